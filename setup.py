@@ -63,7 +63,10 @@ CSRC = Path("csrc").resolve()  # ninja compiles in another folder
 # many parts of about the same size each of them is compiled in. Two cores should have
 # work. Each part reads the headers again and, in the bindings, compiles pybind11's
 # templates again: one part of the bindings takes 35 CPU seconds, two take 42.
-ENGINE_PARTS = {"regular": 2, "masks": 1, "step": 1, "context_free": 2, "json": 2, "tags": 1, "bindings/engine": 1}
+ENGINE_PARTS = {
+    **{"regular": 2, "masks": 1, "step": 1, "context_free": 2, "json": 2, "tags": 1, "ranks": 1},
+    "bindings/engine": 1,
+}
 
 # torch looks for ninja on PATH, where an environment that is not activated does not
 # have it.

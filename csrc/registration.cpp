@@ -142,10 +142,6 @@ STABLE_TORCH_LIBRARY(structout, ops) {
       "int vocab_size) -> ()");
   ops.def("_push_buffer(int world_size, int gather_capacity, int rows_capacity) -> (int rows_offset, int size)");
 
-  // Signals between processes, through one int64 in shared memory.
-  ops.def("_post_word(Tensor(a!) word, int value) -> ()");
-  ops.def("_await_word(Tensor word, int value, int timeout_us) -> bool");
-
   // The argument checks alone, for the backends written in Python.
   ops.def("_check_apply_bitmask(Tensor logits, Tensor bitmask, Tensor? rows=None) -> ()");
   ops.def(

@@ -193,7 +193,8 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY_SUBMODULES:
         return importlib.import_module(f"structout.{name}")
     if name in _MODULE_OF:
-        return getattr(importlib.import_module(f"structout.{_MODULE_OF[name]}"), name)
+        found = globals()[name] = getattr(importlib.import_module(f"structout.{_MODULE_OF[name]}"), name)
+        return found
     if name in __all__:
         kernels.require()
     raise AttributeError(f"module 'structout' has no attribute {name!r}")

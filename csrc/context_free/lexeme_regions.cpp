@@ -41,12 +41,12 @@ const Masks::Regions::Region& Masks::Regions::of(uint32_t trie_nodes, Node top, 
   if (start == PairTable::kMissing) start_numbers_.add(top, lexer_state, start = num_starts_++);
   uint32_t number = numbers_.find(trie_nodes, start);
   if (number != PairTable::kMissing) return regions_[number];
-  Region region = computed(trie_nodes, top, lexer_state, budget);
+  regions_.push_back(computed(trie_nodes, top, lexer_state, budget));
+  const Region& region = regions_.back();
+  numbers_.add(trie_nodes, start, uint32_t(regions_.size() - 1));
   region_bytes_ += region.pieces.size() * sizeof(uint32_t) + region.endings.size() * sizeof(Ending) +
                    region.exits.size() * sizeof(Exit);
-  numbers_.add(trie_nodes, start, uint32_t(regions_.size()));
-  regions_.push_back(std::move(region));
-  return regions_.back();
+  return region;
 }
 
 // The region of one piece, and those after its exits. These are asked for as regions of

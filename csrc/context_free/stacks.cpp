@@ -210,8 +210,8 @@ const std::vector<EmbeddedStart>& Stacks::embedded_starts(Node node, engine::Bud
   }
   std::vector<EmbeddedStart> starts;
   for (auto& [language, list] : callers) starts.push_back({language, node_of(list, budget)});
-  starts_numbers_.add(node, 0, uint32_t(starts_.size()));
   starts_.push_back(std::move(starts));
+  starts_numbers_.add(node, 0, uint32_t(starts_.size() - 1));
   return starts_.back();
 }
 

@@ -60,5 +60,7 @@ _MODULE_OF = {
 
 def __getattr__(name: str) -> Any:
     if name in _MODULE_OF:
-        return getattr(importlib.import_module(f"structout.distributed.{_MODULE_OF[name]}"), name)
+        module = importlib.import_module(f"structout.distributed.{_MODULE_OF[name]}")
+        found = globals()[name] = getattr(module, name)
+        return found
     raise AttributeError(f"module 'structout.distributed' has no attribute {name!r}")

@@ -3,37 +3,24 @@
 import fcntl
 import mmap
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
-import torch
+import numpy as np
 
-
-@dataclass(frozen=True)
-class SegmentHalf:
-    """What a rank writes in every other epoch.
-
-    Attributes:
-        specs: int64 ``[world_size, SPEC_WORDS]``: one row for each reading rank.
-        data: uint8 ``[CAPACITY]``.
-    """
-
-    specs: torch.Tensor
-    data: torch.Tensor
+from structout.grammar.native.extension import core
 
 
 class SharedMemorySegment:
-    """A mapped anonymous file: the owner's epoch, a nonce, and two halves.
+    """A mapped anonymous file with a nonce.
+
+    ``csrc/ranks/shared_exchange.h`` describes its layout.
 
     The owner holds a lock on the file for as long as its process lives, so that other
     ranks notice its death.
     """
 
-    CAPACITY = 8 << 20
-    SPEC_WORDS = 11  # eight of the header; payload offset, bytes per round, number of rounds
+    CAPACITY = 8 << 20  # bytes of payloads, twice
     _NAME = "structout"
-    _PAGE = 4096
-    _NONCE_WORD = 8  # on another cache line than the epoch
 
     def __init__(self, descriptor: int, world_size: int, *, is_new: bool):
         """
@@ -41,22 +28,18 @@ class SharedMemorySegment:
             OSError: a new segment does not fit in memory, or an existing one has
                 another size.
         """
-        self._descriptor = descriptor
-        specs_bytes = 8 * self.SPEC_WORDS * world_size
-        half_bytes = -(-specs_bytes // self._PAGE) * self._PAGE + self.CAPACITY
-        size = self._PAGE + 2 * half_bytes
+        self.descriptor = descriptor
+        size = core().SharedExchange.segment_bytes(world_size, self.CAPACITY)
         if is_new:
             os.posix_fallocate(descriptor, 0, size)  # fail here, rather than by a bus error at the first write
         elif (actual_size := os.fstat(descriptor).st_size) != size:
             raise OSError(f"expected a shared-memory segment of {size} bytes, got {actual_size}")
-        memory = torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8)
-        self._words = memory[: self._PAGE].view(torch.int64)
-        self.epoch = self._words[:1]
-        self.halves = []
-        for begin in (self._PAGE, self._PAGE + half_bytes):
-            half = memory[begin : begin + half_bytes]
-            specs = half[:specs_bytes].view(torch.int64).view(world_size, -1)
-            self.halves.append(SegmentHalf(specs, half[half_bytes - self.CAPACITY :]))
+        self._memory = np.frombuffer(mmap.mmap(descriptor, size), dtype=np.uint8)
+        self._nonce = self._memory.view(np.int64)[core().SharedExchange.FREE_WORD :][:1]
+
+    @property
+    def address(self) -> int:
+        return int(self._memory.ctypes.data)
 
     @classmethod
     def create(cls, world_size: int, nonce: int) -> "tuple[SharedMemorySegment, str]":
@@ -72,7 +55,7 @@ class SharedMemorySegment:
         descriptor = os.memfd_create(cls._NAME)
         fcntl.flock(descriptor, fcntl.LOCK_EX)  # until this process and its forks have ended
         segment = cls(descriptor, world_size, is_new=True)
-        segment._words[cls._NONCE_WORD] = nonce
+        segment._nonce[0] = nonce
         return segment, f"/proc/{os.getpid()}/fd/{descriptor}"
 
     @classmethod
@@ -87,20 +70,9 @@ class SharedMemorySegment:
         if not str(Path(path).readlink()).startswith(f"/memfd:{cls._NAME}"):
             raise not_a_segment
         segment = cls(os.open(path, os.O_RDWR), world_size, is_new=False)
-        if int(segment._words[cls._NONCE_WORD]) != nonce:
+        if int(segment._nonce[0]) != nonce:
             raise not_a_segment
         return segment
 
-    def is_owner_alive(self) -> bool:
-        """Return whether the owner still holds its lock.
-
-        Only for segments of other processes.
-        """
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        return False
-
     def __del__(self) -> None:
-        os.close(self._descriptor)
+        os.close(self.descriptor)

@@ -20,10 +20,12 @@ import torch.distributed as dist
 
 from structout import envs
 from structout.distributed.shared_memory import SharedMemorySegment
+from structout.grammar.native.extension import core
 
 Header = list[int]
 PAYLOAD_SIZE = 2  # index in the header
 _HEADER_BYTES = 64
+_SPEC_WORDS = 11  # of shared memory: the header, and where the payload is
 
 
 class PeerLostError(Exception):
@@ -161,21 +163,13 @@ class ProcessGroupTransport:
 class SharedMemoryTransport:
     """Each rank writes to a segment of its own, from which the others read.
 
-    Rounds are counted in epochs, which use the two halves of a segment in turn (as in
-    csrc/cuda/push.cuh). No rank asks whether the others are ready: a rank that has seen
-    all others reach epoch e knows that they have finished e - 1 and read everything
-    written in it. So in e + 1 it may overwrite the half of e - 1. A payload larger than
-    its part of a half takes several epochs.
+    ``csrc/ranks/shared_exchange.h`` describes the protocol.
     """
 
-    _LIVENESS_CHECK_US = 100_000
-
     def __init__(self, rank: int, segments: Sequence[SharedMemorySegment]):
-        self.rank = rank
-        self.world_size = len(segments)
-        self._segments = segments
-        self._recv_buffers = _RecvBuffers(self.world_size)
-        self._epoch = 0
+        self._segments = segments  # the exchange has their addresses
+        owned = [(segment.address, segment.descriptor) for segment in segments]
+        self._exchange = core().SharedExchange(rank, owned, SharedMemorySegment.CAPACITY)
 
     def transfer(
         self,
@@ -184,59 +178,24 @@ class SharedMemoryTransport:
         recv_buffers: Sequence[torch.Tensor | None],
         deadline: float,
     ) -> list[ReceivedMessage]:
-        peers = [(self.rank + i) % self.world_size for i in range(1, self.world_size)]
-        is_broadcast = all(payloads[peer] is payloads[peers[0]] for peer in peers)
-        capacity = SharedMemorySegment.CAPACITY
-        round_bytes = capacity if is_broadcast else capacity // self.world_size // 64 * 64
-        offsets = [0 if is_broadcast else peer * round_bytes for peer in range(self.world_size)]
-        local_rounds = max(1, *(-(-payloads[peer].numel() // round_bytes) for peer in peers))
-        specs = torch.tensor(
-            [[*header, offset, round_bytes, local_rounds] for header, offset in zip(headers, offsets, strict=True)]
-        )
-        received = [ReceivedMessage(headers[self.rank], payloads[self.rank])] * self.world_size
-        sources: list[tuple[int, int, int]] = []  # peer, offset, bytes per round
-        round_index, num_rounds = 0, local_rounds
-        while round_index < num_rounds:
-            self._epoch += 1
-            half = self._segments[self.rank].halves[self._epoch % 2]
-            if round_index == 0:
-                half.specs.copy_(specs)
-            for peer in peers[:1] if is_broadcast else peers:
-                part = payloads[peer][round_index * round_bytes : (round_index + 1) * round_bytes]
-                half.data[offsets[peer] : offsets[peer] + part.numel()].copy_(part)
-            torch.ops.structout._post_word(self._segments[self.rank].epoch, self._epoch)
-            for peer in peers:
-                self._await_epoch(peer, deadline)
-                half = self._segments[peer].halves[self._epoch % 2]
-                if round_index == 0:
-                    *header, peer_offset, peer_round_bytes, peer_rounds = half.specs[self.rank].tolist()
-                    buffer = self._recv_buffers.select(peer, recv_buffers[peer], header[PAYLOAD_SIZE])
-                    received[peer] = ReceivedMessage(header, buffer)
-                    sources.append((peer, peer_offset, peer_round_bytes))
-                    num_rounds = max(num_rounds, peer_rounds)
-            for peer, peer_offset, peer_round_bytes in sources:
-                part = received[peer].payload[round_index * peer_round_bytes : (round_index + 1) * peer_round_bytes]
-                data = self._segments[peer].halves[self._epoch % 2].data
-                part.copy_(data[peer_offset : peer_offset + part.numel()])
-            round_index += 1
+        addresses = [payload.data_ptr() for payload in payloads]
+        rooms = [(0, 0) if buffer is None else (buffer.data_ptr(), buffer.numel()) for buffer in recv_buffers]
+        try:
+            arrived = self._exchange.transfer(headers, addresses, rooms, deadline - time.monotonic())
+        except core().LostRank as error:
+            raise PeerLostError(*error.args) from None
+        received = []
+        for rank, (header, payload) in enumerate(arrived):
+            if header is None:  # this rank
+                received.append(ReceivedMessage(headers[rank], payloads[rank]))
+                continue
+            buffer = recv_buffers[rank] if payload is None else torch.from_numpy(payload)
+            assert buffer is not None
+            received.append(ReceivedMessage(header, buffer))
         return received
 
     def num_bytes_sent(self, payload_bytes: int) -> int:
-        return 8 * SharedMemorySegment.SPEC_WORDS + payload_bytes
-
-    def _await_epoch(self, peer: int, deadline: float) -> None:
-        """Wait until ``peer`` has written everything of the current epoch."""
-        while True:
-            remaining_us = int(max(0.0, deadline - time.monotonic()) * 1e6)
-            timeout_us = min(remaining_us, self._LIVENESS_CHECK_US)
-            if torch.ops.structout._await_word(self._segments[peer].epoch, self._epoch, timeout_us):
-                return
-            # The peer may itself be waiting for a dead rank, so every rank is checked.
-            for rank, segment in enumerate(self._segments):
-                if rank != self.rank and not segment.is_owner_alive() and int(segment.epoch) < self._epoch:
-                    raise PeerLostError(rank, "its process has ended")
-            if remaining_us == 0:
-                raise PeerLostError(peer, "timed out waiting for it")
+        return 8 * _SPEC_WORDS + payload_bytes
 
 
 def choose_transport(group: dist.ProcessGroup, deadline: float) -> Transport:

@@ -10,6 +10,7 @@ from support.builds import CSRC, changed_csrc, compiled, compiled_engine, cxx
 from support.locations import NATIVE
 
 SANITIZED = ["-std=c++17", "-g1", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+RACES = ["-std=c++17", "-g1", "-O1", "-fsanitize=thread", "-pthread"]
 
 
 def run(program, *arguments):
@@ -26,20 +27,29 @@ def schemas(tmp_path):
 
 
 # Programs that need one file of the engine.
-FILES = {"formulas": "json/formula.cpp", "mask_row": "masks/mask_row.cpp"}
+FILES = {
+    "formulas": "json/formula.cpp",
+    "mask_row": "masks/mask_row.cpp",
+    "shared_exchange": "ranks/shared_exchange.cpp",
+}
 
 
-def program_of(name, csrc=CSRC):
+def program_of(name, csrc=CSRC, options=SANITIZED):
     if name not in FILES:
-        return compiled_engine(name, NATIVE / f"{name}.cpp", SANITIZED, csrc=csrc)
+        return compiled_engine(name, NATIVE / f"{name}.cpp", options, csrc=csrc)
     sources = [NATIVE / f"{name}.cpp", csrc / FILES[name]]
-    command = [*cxx(), *SANITIZED, "-Wall", "-Wextra", "-Werror"]
+    command = [*cxx(), *options, "-Wall", "-Wextra", "-Werror"]
     return compiled(name, command, sources, csrc=csrc, follows_includes=True)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_unit_alone_is_what_a_plain_judge_says(name):
     result = run(program_of(name))
+    assert result.returncode == 0, result.stderr
+
+
+def test_ranks_as_threads_share_no_word_without_order():
+    result = run(program_of("shared_exchange", options=RACES))
     assert result.returncode == 0, result.stderr
 
 
@@ -69,6 +79,13 @@ FAULTS = {
         "    present_ = words_;\n    restore_mask();\n",
     ),
     "mask_row-forgotten": ("masks/mask_row.h", "if (content_ != nullptr) content_->forget();", ""),
+    "shared_exchange-one half": ("ranks/shared_exchange.cpp", "size_t(epoch_ % 2) *", "size_t(0) *"),
+    "shared_exchange-parts": (
+        "ranks/shared_exchange.cpp",
+        "own + sent_[peer].offset, payloads_[peer] + begin",
+        "own + sent_[peer].offset, payloads_[peer]",
+    ),
+    "shared_exchange-life": ("ranks/shared_exchange.cpp", "if (flock(", "if (true || flock("),
     "stacks-no returns": (
         "context_free/stacks.cpp",
         "if (network_.is_accepting(item.state)) kernel",
@@ -83,6 +100,15 @@ FAULTS = {
     ),
     "liveness-compounds": ("json/liveness.cpp", "bool are_few = !has_compound(child);", "bool are_few = true;"),
 }
+
+
+@pytest.mark.planted
+def test_missing_order_of_a_shared_word_is_found(tmp_path):
+    changed = changed_csrc(
+        tmp_path, "ranks/shared_exchange.cpp", "std::memory_order_release", "std::memory_order_relaxed"
+    )
+    result = run(program_of("shared_exchange", changed, RACES))
+    assert "data race" in result.stderr
 
 
 @pytest.mark.planted

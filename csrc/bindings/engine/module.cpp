@@ -1,4 +1,4 @@
-// structout._fsm: the engine's automata and matchers for Python.
+// structout._fsm: the engine's automata and matchers for Python, and the exchange of ranks.
 #include "bindings/engine/module.h"
 
 #include <pybind11/pybind11.h>
@@ -67,4 +67,5 @@ PYBIND11_MODULE(_fsm, module) {
   define_json(module);
   define_grammars(module);
   define_stack_tables(module);
+  define_exchange(module);
 }
