@@ -24,6 +24,13 @@ class MaskBuffer {
   uint32_t* row(size_t i) const { return reinterpret_cast<uint32_t*>(address_ + uintptr_t(int64_t(i) * row_bytes_)); }
   RowContent& content(size_t i) { return contents_[i]; }
 
+  // Lets the rows first ... end - 1 allow nothing.
+  void clear(size_t first, size_t end) {
+    for (size_t i = first; i < std::min(end, num_rows()); ++i) {
+      MaskRow(row(i), row_words(), &contents_[i]).write(kNoTokens);
+    }
+  }
+
   // To be called before others write to the rows first ... end - 1.
   void forget(size_t first, size_t end) {
     for (size_t i = first; i < std::min(end, num_rows()); ++i) contents_[i].forget();

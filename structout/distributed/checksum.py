@@ -5,7 +5,6 @@ batch.
 """
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import xxhash
 
@@ -40,8 +39,3 @@ class CallChecksum:
     def value(self) -> int:
         """Return 63 bits that depend on all calls so far and on their order."""
         return self._digest.intdigest() >> 1
-
-
-def row_digest(row: npt.NDArray[np.int32]) -> bytes:
-    """Return 128 bits that are equal for equal mask rows, and differ otherwise."""
-    return xxhash.xxh3_128_digest(row.data)

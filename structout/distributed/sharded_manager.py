@@ -14,8 +14,9 @@ from structout.distributed.checksum import CallChecksum, checksum_bytes
 from structout.distributed.cpu_communicator import CpuCommunicator, cpu_communicator
 from structout.distributed.process_groups import group_name_of, world_size_of
 from structout.distributed.shared_requests import SharedRequests, outcome_of
-from structout.distributed.step_message import StepMessage, deduplicate_rows
+from structout.distributed.step_message import StepMessage
 from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError, StructOutError
+from structout.grammar.native.extension import core
 from structout.masks.batch import MaskBatch, MaskShard
 from structout.masks.buffers import BufferRing
 from structout.scheduler.decoding_step import Bounds, Drafts, Trees
@@ -66,7 +67,10 @@ class ShardedManager:
         vocabulary = manager.vocabulary
         token_hash = checksum_bytes(b"\0".join(vocabulary.token_bytes))
         self._calls.add("vocabulary", str(vocabulary.size), f"{token_hash:016x}")
-        self._buffers = BufferRing(manager.config.num_mask_buffers, manager.vocabulary.size)
+        self._buffers = BufferRing(manager.config.num_mask_buffers, manager.vocabulary.size, core().MaskBuffer)
+        self._sender = core().MaskSender()
+        self._receivers = [core().MaskReceiver() for _ in range(self.world_size)]
+        self._has_missed_masks = False
 
     # -- requests ----------------------------------------------------------------------
 
@@ -281,22 +285,17 @@ class ShardedManager:
             CollectiveError: a rank has died or is late, or the ranks have made
                 different calls.
         """
-        local_masks, all_ids, messages = self._run_step("masks", request_ids, draft_tokens, bounds, draft_trees, strict)
-        if self._communicator is None:
-            return replace(local_masks, **_merge_mask_rows(all_ids, messages))
-        num_rows = sum(len(message.row_index) for message in messages)
-        buffer = self._buffers.next(num_rows)
-        bitmask = buffer.array[:num_rows]
-        begin = 0
-        for rank, message in enumerate(messages):
-            rows = bitmask[begin : begin + len(message.row_index)]
-            if rank == self.rank:
-                rows[:] = local_masks.bitmask
-            else:
-                # mode="clip" writes to `rows` directly; the default allocates a copy.
-                np.take(message.distinct_rows, message.row_index, axis=0, out=rows, mode="clip")
-            begin += len(message.row_index)
-        return MaskBatch(bitmask=bitmask, lease=buffer.lease, **_merge_mask_rows(all_ids, messages))
+        try:
+            local_masks, all_ids, messages = self._run_step(
+                "masks", request_ids, draft_tokens, bounds, draft_trees, strict
+            )
+            merged = _merge_mask_rows(all_ids, messages)
+            if self._communicator is None:
+                return replace(local_masks, **merged)
+            return self._write_masks(messages, merged)
+        except BaseException:
+            self._sender.restart()  # the others may not have read what it told them
+            raise
 
     def grammar_bitmask_shard(
         self,
@@ -395,9 +394,7 @@ class ShardedManager:
         if len(set(request_ids)) < len(request_ids):
             raise ValueError(f"request_ids must not repeat an id, got {list(request_ids)}")
         self._calls.add(call, *request_ids)
-        ids_of_ranks: list[list[str]] = [[] for _ in range(self.world_size)]
-        for request_id in request_ids:
-            ids_of_ranks[self._owner_or_first_rank(request_id)].append(request_id)
+        ids_of_ranks = self._requests.by_owner(request_ids)
         try:
             options: list[Mapping[str, Any] | None] = [drafts, bounds, trees]
             for option in options:
@@ -413,18 +410,35 @@ class ShardedManager:
         messages = [local_message]
         if self._communicator is not None:
             payloads = self._all_gather("grammar_bitmask", local_message.pack())
-            width = local_message.distinct_rows.shape[1]
             messages = [
-                StepMessage.unpack(payload, len(ids), width)
-                for payload, ids in zip(payloads, ids_of_ranks, strict=True)
+                StepMessage.unpack(payload, len(ids)) for payload, ids in zip(payloads, ids_of_ranks, strict=True)
             ]
         if strict:  # not before the exchange: if only this rank has finished the request, all must learn of it
             check_known(request_ids, self._requests)
         terminated = np.concatenate([message.terminated for message in messages])
-        for request_id, is_terminated in zip(all_ids, terminated.tolist(), strict=True):
-            if request_id in self._requests:
-                self._requests[request_id].is_terminated = bool(is_terminated)
+        for index in np.flatnonzero(terminated):  # others are as they were
+            self._requests[all_ids[index]].is_terminated = True
         return local_masks, all_ids, messages
+
+    def _write_masks(self, messages: Sequence[StepMessage], merged: Mapping[str, Any]) -> MaskBatch:
+        """Write the rows of all ranks to one buffer."""
+        assert self._communicator is not None
+        if any(message.has_missed_masks for message in messages):
+            self._sender.restart()
+        rows_of_ranks = [int(message.row_counts.sum()) for message in messages]
+        buffer = self._buffers.next(sum(rows_of_ranks))
+        first_row = 0
+        for rank, message in enumerate(messages):
+            try:
+                self._receivers[rank].write(message.masks, buffer.native, first_row)
+            except core().MissedMasks:
+                self._has_missed_masks = True
+                raise self._communicator.disagreement_error(
+                    "grammar_bitmask", f"an interrupted step has missed masks of rank {rank}, and asks for them again"
+                ) from None
+            first_row += rows_of_ranks[rank]
+        self._has_missed_masks = False
+        return MaskBatch(bitmask=buffer.array[:first_row], lease=buffer.lease, **merged)
 
     def _fill(
         self, local_ids: list[str], drafts: Drafts | None, bounds: Bounds | None, trees: Trees | None
@@ -441,32 +455,33 @@ class ShardedManager:
         }
         if not errors:
             return masks
-        bitmask = masks.bitmask.copy()
+        assert masks.lease is not None
         for request_id in errors:
             i = local_ids.index(request_id)
-            bitmask[masks.row_indptr[i] : masks.row_indptr[i + 1]] = 0
+            masks.lease.native.clear(*masks.row_indptr[i : i + 2])
             masks.num_acceptable_drafts[i] = 0
-        return replace(masks, bitmask=bitmask, lease=None, errors={**errors, **masks.errors})
+        return replace(masks, errors={**errors, **masks.errors})
 
     def _make_message(self, masks: MaskBatch, with_rows: bool) -> StepMessage:
         row_counts = np.diff(masks.row_indptr).astype(np.int32)
-        terminated = [
-            count == 0 and request_id in self._requests and self._manager.is_terminated(request_id)
-            for request_id, count in zip(masks.request_ids, row_counts.tolist(), strict=True)
-        ]
-        row_index, distinct_rows = deduplicate_rows(masks.bitmask if with_rows else masks.bitmask[:0])
+        terminated = np.zeros_like(row_counts)
+        for index in np.flatnonzero(row_counts == 0):
+            terminated[index] = self._has_terminated(masks.request_ids[index])
+        assert masks.lease is not None
         return StepMessage(
             row_counts,
             masks.num_acceptable_drafts,
-            np.array(terminated, dtype=np.int32),
+            terminated,
             masks.errors,
-            row_index,
-            distinct_rows,
+            self._has_missed_masks,
+            self._sender.message(masks.lease.native, len(masks.bitmask) if with_rows else 0),
         )
 
-    def _owner_or_first_rank(self, request_id: str) -> int:
-        """Return the owner; unknown requests, which have no rows, count as rank 0's."""
-        return self._requests[request_id].owner if request_id in self._requests else 0
+    def _has_terminated(self, request_id: str) -> bool:
+        """Return whether the text of a request of this rank is complete."""
+        if request_id not in self._requests:
+            return False
+        return self._requests[request_id].is_terminated or self._manager.is_terminated(request_id)
 
     def _all_gather(self, operation: str, payload: torch.Tensor) -> list[torch.Tensor]:
         """Return the payloads of all ranks as uint8."""

@@ -1,7 +1,7 @@
 """SharedRequests: the table of requests that all ranks have in common."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,6 +64,17 @@ class SharedRequests:
         if request is None:
             raise UnknownRequestError(f"request {request_id!r} is not with the manager", request_id)
         return request
+
+    def by_owner(self, request_ids: Sequence[str]) -> list[list[str]]:
+        """Return the ids of each rank's requests, in the order given.
+
+        Unknown ones, which have no rows, count as rank 0's.
+        """
+        ids_of_ranks: list[list[str]] = [[] for _ in range(self._world_size)]
+        for request_id in request_ids:
+            request = self._requests.get(request_id)
+            ids_of_ranks[0 if request is None else request.owner].append(request_id)
+        return ids_of_ranks
 
     @property
     def has_waiting(self) -> bool:

@@ -8,67 +8,57 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from structout.distributed.checksum import row_digest
-
 Int32Array = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class StepMessage:
-    """One rank's requests and mask rows; equal rows are sent once.
+    """One rank's requests and mask rows.
 
     Attributes:
         row_counts: int32 ``[requests]``: mask rows of each request.
         num_acceptable_drafts: int32 ``[requests]``, as in :class:`structout.MaskBatch`.
         terminated: int32 ``[requests]``: 1 where the text is complete.
         errors: as in :class:`structout.MaskBatch`.
-        row_index: int32 ``[rows]``: the row of ``distinct_rows`` that each mask row
-            equals.
-        distinct_rows: int32 ``[distinct rows, W]``.
+        has_missed_masks: whether the others are asked to tell all masks again.
+        masks: uint32 words as ``csrc/masks/mask_messages.h`` describes: numbers of
+            masks that were told before, and new masks. Empty to send none.
     """
 
     row_counts: Int32Array
     num_acceptable_drafts: Int32Array
     terminated: Int32Array
     errors: Mapping[str, str]
-    row_index: Int32Array
-    distinct_rows: Int32Array
+    has_missed_masks: bool
+    masks: npt.NDArray[np.uint32]
 
     def pack(self) -> torch.Tensor:
         """Return the message as one int32 tensor."""
-        errors = json.dumps(self.errors).encode()
+        errors = json.dumps(self.errors).encode() if self.errors else b""
         errors += b" " * (-len(errors) % 4)
-        sizes = np.array([len(errors) // 4, len(self.row_index)], dtype=np.int32)
+        sizes = np.array([len(errors) // 4, self.has_missed_masks], dtype=np.int32)
         parts = (
             sizes,
             self.row_counts,
             self.num_acceptable_drafts,
             self.terminated,
             np.frombuffer(errors, dtype=np.int32),
-            self.row_index,
-            self.distinct_rows.ravel(),
+            self.masks.view(np.int32),
         )
         return torch.from_numpy(np.concatenate(parts))
 
     @classmethod
-    def unpack(cls, payload: torch.Tensor, num_requests: int, width: int) -> "StepMessage":
-        """Read a message of ``num_requests`` requests with masks of ``width`` words."""
+    def unpack(cls, payload: torch.Tensor, num_requests: int) -> "StepMessage":
+        """Read a message of ``num_requests`` requests."""
         words = payload.numpy().view(np.int32)
-        (errors_words, num_rows), words = words[:2], words[2:]
-        ends = np.cumsum([num_requests, num_requests, num_requests, errors_words, num_rows])
-        row_counts, num_acceptable_drafts, terminated, errors, row_index, distinct_rows = np.split(words, ends)
+        (errors_words, has_missed_masks), words = words[:2], words[2:]
+        counts, words = words[: 3 * num_requests].reshape(3, -1), words[3 * num_requests :]
+        errors = words[:errors_words].tobytes()
         return cls(
-            row_counts,
-            num_acceptable_drafts,
-            terminated,
-            json.loads(errors.tobytes()),
-            row_index,
-            distinct_rows.reshape(-1, width),
+            counts[0],
+            counts[1],
+            counts[2],
+            json.loads(errors or b"{}"),
+            bool(has_missed_masks),
+            words[errors_words:].view(np.uint32),
         )
-
-
-def deduplicate_rows(rows: Int32Array) -> tuple[Int32Array, Int32Array]:
-    """Return the index of each row among the distinct rows, and the distinct rows."""
-    index_of: dict[bytes, int] = {}
-    row_index = np.array([index_of.setdefault(row_digest(row), len(index_of)) for row in rows], dtype=np.int32)
-    return row_index, rows[np.unique(row_index, return_index=True)[1]]

@@ -17,9 +17,11 @@ class Lease:
     """One step's use of a buffer.
 
     Attributes:
+        native: of the buffer.
         is_over: whether a later step uses the buffer.
     """
 
+    native: Any = None
     is_over: bool = False
 
 
@@ -38,10 +40,11 @@ class MaskBuffer:
     rows: torch.Tensor
     native: Any = None
     array: npt.NDArray[np.int32] = field(init=False)
-    lease: Lease = field(default_factory=Lease)
+    lease: Lease = field(init=False)
 
     def __post_init__(self) -> None:
         self.array = self.rows.numpy()
+        self.lease = Lease(self.native)
 
     def writable_rows(self, first: int, end: int) -> torch.Tensor:
         """Rows first ... end - 1, which native steps no longer take for what they have
@@ -78,7 +81,7 @@ class BufferRing:
             with torch.inference_mode(False):
                 buffer = self.new(max(num_rows, 2 * len(buffer.array)))
         else:
-            buffer.lease = Lease()
+            buffer.lease = Lease(buffer.native)
         self._buffers.append(buffer)
         return buffer
 

@@ -26,18 +26,19 @@ def schemas(tmp_path):
     return path
 
 
-# Programs that need one file of the engine.
+# Programs that need few files of the engine.
 FILES = {
-    "formulas": "json/formula.cpp",
-    "mask_row": "masks/mask_row.cpp",
-    "shared_exchange": "ranks/shared_exchange.cpp",
+    "formulas": ["json/formula.cpp"],
+    "mask_row": ["masks/mask_row.cpp"],
+    "mask_messages": ["masks/mask_messages.cpp", "masks/mask_row.cpp"],
+    "shared_exchange": ["ranks/shared_exchange.cpp"],
 }
 
 
 def program_of(name, csrc=CSRC, options=SANITIZED):
     if name not in FILES:
         return compiled_engine(name, NATIVE / f"{name}.cpp", options, csrc=csrc)
-    sources = [NATIVE / f"{name}.cpp", csrc / FILES[name]]
+    sources = [NATIVE / f"{name}.cpp", *(csrc / file for file in FILES[name])]
     command = [*cxx(), *options, "-Wall", "-Wextra", "-Werror"]
     return compiled(name, command, sources, csrc=csrc, follows_includes=True)
 
@@ -79,6 +80,17 @@ FAULTS = {
         "    present_ = words_;\n    restore_mask();\n",
     ),
     "mask_row-forgotten": ("masks/mask_row.h", "if (content_ != nullptr) content_->forget();", ""),
+    "mask_messages-changes": (
+        "masks/mask_messages.cpp",
+        "    append_tokens(message, content.overruled);\n",
+        "    append_tokens(message, {});\n",
+    ),
+    "mask_messages-base": ("masks/mask_messages.cpp", "{&content.flipped, &content.overruled}", "{&content.flipped}"),
+    "mask_messages-missed": (
+        "masks/mask_messages.cpp",
+        "|| num_before != masks_.size()) throw",
+        ") throw",
+    ),
     "shared_exchange-one half": ("ranks/shared_exchange.cpp", "size_t(epoch_ % 2) *", "size_t(0) *"),
     "shared_exchange-parts": (
         "ranks/shared_exchange.cpp",

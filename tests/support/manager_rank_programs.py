@@ -105,6 +105,44 @@ def compare_with_one_manager(rank: int, num_requests: int, seed: int) -> dict[st
     return {"owners": [sharded.owner(i) for i in ids], "rows": num_rows, "error": str(sharded.error("r4"))}
 
 
+class _InterruptedReceiver:
+    """Is interrupted when it should read its first message."""
+
+    def write(self, *_: object) -> None:
+        raise KeyboardInterrupt
+
+
+def interrupt_a_step(rank: int, victim: int) -> list[str]:
+    """Interrupt one rank after an exchange, before it has read the others' masks.
+
+    Return how each step ended. Where it gave masks, they are those of one manager.
+    """
+    sharded, single = structout.ShardedManager(_manager()), _manager()
+    ids = [f"r{i}" for i in range(6)]
+    for i, request_id in enumerate(ids):
+        for manager in (sharded, single):
+            manager.add_request(request_id, structout.StructuredOutputsParams(regex=f"[a-c]{{{i + 1},9}}"))
+            manager.wait_ready(request_id, JOIN_TIMEOUT_S)
+    letters = tokenizers_on_the_spot.byte_level().encode("abcabc")
+    outcomes = []
+    for step, token in enumerate(letters):
+        receivers = list(sharded._receivers)
+        if rank == victim and step == 0:  # all masks are new
+            sharded._receivers[0] = _InterruptedReceiver()
+        expected = single.grammar_bitmask(ids)
+        try:
+            _assert_same_masks(sharded.grammar_bitmask(ids), expected, ids)
+        except (KeyboardInterrupt, CollectiveError) as error:
+            outcomes.append(f"{type(error).__name__}: {error}")
+        else:
+            outcomes.append("masks")
+        sharded._receivers = receivers
+        for request_id in ids:
+            sharded.accept_tokens(request_id, [token])
+            assert single.is_terminated(request_id) or single.accept_tokens(request_id, [token])
+    return outcomes
+
+
 ASKED = [
     {"regex": "ab{2}[a-c]"},
     {"choice": ["yes", "no"]},

@@ -64,6 +64,7 @@ PYBIND11_MODULE(_fsm, module) {
   define_token_index(module);
   define_matchers(module);
   define_step(module);
+  define_mask_messages(module);
   define_json(module);
   define_grammars(module);
   define_stack_tables(module);

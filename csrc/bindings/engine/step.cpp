@@ -328,7 +328,8 @@ void define_step(py::module_& module) {
   py::class_<ThreadPool>(module, "ThreadPool").def(py::init<size_t>(), py::arg("count"));
   py::class_<MaskBuffer>(module, "MaskBuffer")
       .def(py::init<uintptr_t, int64_t, size_t>(), py::arg("address"), py::arg("row_bytes"), py::arg("num_rows"))
-      .def("forget", &MaskBuffer::forget, py::arg("first"), py::arg("end"));
+      .def("forget", &MaskBuffer::forget, py::arg("first"), py::arg("end"))
+      .def("clear", &MaskBuffer::clear, py::arg("first"), py::arg("end"));
   py::class_<PythonStep>(module, "Step")
       .def(py::init<py::dict, py::list, py::object, py::object, py::object, py::object>(), py::arg("positions"),
            py::arg("ids"), py::arg("drafts") = py::none(), py::arg("bounds") = py::none(),
