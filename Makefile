@@ -9,7 +9,7 @@ VLLM_PIP = $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check -qq
 SOURCES := $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*) setup.py pyproject.toml constraints.txt
 NATIVE_SOURCES = $(filter-out %.md,$(shell git ls-files 'csrc/*' 'tests/*.cpp' 'tests/*.cu' 'tests/*.h'))
 
-.PHONY: help demo test test-all test-sglang test-install test-headers test-arm test-torch test-vllm test-vllm-own test-xgrammar-own soak bench gpu-check dev wheels release-check docs lint format clean
+.PHONY: help demo test test-all test-sglang test-install test-headers test-arm test-torch test-vllm test-vllm-own test-xgrammar-own soak soak-vllm bench gpu-check dev wheels release-check docs lint format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ test-torch:  ## one wheel in the oldest and the newest CUDA build of torch; need
 SECONDS ?= 60
 soak: $(VENV)/test.installed  ## hunt for faults at length: SECONDS in all, ONLY one hunter; writes bench/results
 	PYTHONPATH=tests $(BIN)/python -m soak --seconds $(SECONDS) $(if $(ONLY),--only $(ONLY)) $(if $(SEED),--seed $(SEED))
+
+soak-vllm: $(VLLM_VENV)/test.installed  ## the same for vLLM's server with the plugin
+	PYTHONSAFEPATH=1 PYTHONPATH=tests $(VLLM_VENV)/bin/python -m soak --only vllm --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 bench: $(VENV)/test.installed  ## measure beside the peers; writes bench/results and the tables made from them
 	for bench in bench/bench_*.py; do $(BIN)/python $$bench || exit 1; done

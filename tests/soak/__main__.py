@@ -10,6 +10,7 @@ committed results end, so that nights add up."""
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
@@ -96,6 +97,9 @@ def main() -> int:
     if "coverage" in names and coverage.clang() is None:
         print("coverage: skipped, needs clang with libFuzzer, as in Debian's clang and libclang-rt-dev")
         names.remove("coverage")
+    if "vllm" in names and importlib.util.find_spec("vllm") is None:
+        print("vllm: skipped, needs vLLM: make soak-vllm")
+        names.remove("vllm")
     num_findings = 0
     for name in names:
         first = arguments.seed if arguments.seed is not None else next_seed(name, arguments.results)

@@ -25,6 +25,7 @@ HUNTERS = (
     "allocations",
     "coverage",
     "mutants",
+    "vllm",
 )
 _MAX_FINDING_LETTERS = 2000
 

@@ -5,18 +5,12 @@ from typing import Any
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 
+from support.vllm_clients import LETTERS, SCHEMA
 from support.vllm_engines import Engine, finish_reasons, token_ids
 
 # vLLM's drafts from the prompt and the text so far.
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
-SCHEMA = {
-    "type": "object",
-    "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}},
-    "required": ["a", "b"],
-    "additionalProperties": False,
-}
 NESTED_LISTS = 'root ::= "[" (root ("," root)*)? "]"'
-LETTERS = "[a-f]{12,30}!"
 SENTENCE = "([a-f]|[g-z]){150,180}!"  # of one token a letter
 PENALTIES = {"repetition_penalty": 1.4, "frequency_penalty": 0.7, "presence_penalty": 0.4}
 
