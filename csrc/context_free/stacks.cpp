@@ -15,6 +15,8 @@ constexpr uint32_t kNumEnds = kMaxHoles + 1;  // holes and kEndOfText
 constexpr size_t kMaxCompared = 4;            // nodes, with those that a rule returns to
 constexpr uint32_t kMaxPairs = 10'000;        // of nodes, to find out whether one is a subset of another
 
+const std::vector<EmbeddedStart> kNoStarts;
+
 }  // namespace
 
 Stacks::Stacks(const Network& network)
@@ -192,7 +194,6 @@ Node Stacks::returned(Node below, engine::Budget& budget) {
 }
 
 const std::vector<EmbeddedStart>& Stacks::embedded_starts(Node node, engine::Budget& budget) {
-  static const std::vector<EmbeddedStart> kNoStarts;
   if (network_.embedded().empty()) return kNoStarts;
   uint32_t known = starts_numbers_.find(node, 0);
   if (known != PairTable::kMissing) return starts_[known];

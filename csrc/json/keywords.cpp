@@ -54,6 +54,24 @@ const std::unordered_map<std::string_view, Holds> kHolds = [] {
   return all;
 }();
 
+const std::unordered_map<std::string_view, Vocabulary> kVocabularies = [] {
+  std::unordered_map<std::string_view, Vocabulary> all;
+  for (std::string_view name :
+       {"additionalItems", "additionalProperties", "allOf", "anyOf", "contains", "dependentSchemas", "else", "if",
+        "items", "not", "oneOf", "patternProperties", "prefixItems", "properties", "propertyNames", "then"}) {
+    all[name] = Vocabulary::kApplicator;
+  }
+  for (std::string_view name :
+       {"const",     "dependentRequired", "enum",          "exclusiveMaximum", "exclusiveMinimum", "maxContains",
+        "maxItems",  "maxLength",         "maxProperties", "maximum",          "minContains",      "minItems",
+        "minLength", "minProperties",     "minimum",       "multipleOf",       "pattern",          "required",
+        "type",      "uniqueItems"}) {
+    all[name] = Vocabulary::kValidation;
+  }
+  all["unevaluatedItems"] = all["unevaluatedProperties"] = Vocabulary::kUnevaluated;
+  return all;
+}();
+
 }  // namespace
 
 int draft_of(const Value& schema, int by_default) {
@@ -79,23 +97,6 @@ bool draft_has_keyword(int draft, std::string_view keyword) {
 }
 
 Vocabulary vocabulary_of(std::string_view keyword, int draft) {
-  static const std::unordered_map<std::string_view, Vocabulary> kVocabularies = [] {
-    std::unordered_map<std::string_view, Vocabulary> all;
-    for (std::string_view name :
-         {"additionalItems", "additionalProperties", "allOf", "anyOf", "contains", "dependentSchemas", "else", "if",
-          "items", "not", "oneOf", "patternProperties", "prefixItems", "properties", "propertyNames", "then"}) {
-      all[name] = Vocabulary::kApplicator;
-    }
-    for (std::string_view name :
-         {"const",     "dependentRequired", "enum",          "exclusiveMaximum", "exclusiveMinimum", "maxContains",
-          "maxItems",  "maxLength",         "maxProperties", "maximum",          "minContains",      "minItems",
-          "minLength", "minProperties",     "minimum",       "multipleOf",       "pattern",          "required",
-          "type",      "uniqueItems"}) {
-      all[name] = Vocabulary::kValidation;
-    }
-    all["unevaluatedItems"] = all["unevaluatedProperties"] = Vocabulary::kUnevaluated;
-    return all;
-  }();
   auto found = kVocabularies.find(keyword);
   if (found == kVocabularies.end()) return Vocabulary::kOther;
   bool is_own = found->second != Vocabulary::kUnevaluated || draft >= 2020;

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "json/known_automata.h"
 #include "json/number_reading.h"
 #include "json/scientific.h"
 #include "regular/compile.h"
@@ -267,12 +268,11 @@ const std::string kWhole = "-?(?:0|[1-9][0-9]*)";
 }  // namespace
 
 engine::Automaton any_number() {
-  static const engine::Automaton* const all = [] {
+  return known_automaton("any number", [] {
     engine::Budget budget{engine::Limits()};
-    return new engine::Automaton(engine::union_of(engine::compile_regex(kWhole + "(?:\\.[0-9]+)?", engine::Limits()),
-                                                  scientific_numbers(false), budget));
-  }();
-  return *all;
+    return engine::union_of(engine::compile_regex(kWhole + "(?:\\.[0-9]+)?", engine::Limits()),
+                            scientific_numbers(false), budget);
+  });
 }
 
 engine::Automaton integers(bool allows_fraction) {

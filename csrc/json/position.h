@@ -40,10 +40,9 @@ struct Memory {
   bool is_outer_new = false;  // of an item: whether the item around it differs from the earlier ones
 };
 
-inline const PastKeys& names_of(const Memory* memory) {
-  static const PastKeys kNone;
-  return memory == nullptr ? kNone : memory->names;
-}
+inline const PastKeys kNoNames;
+
+inline const PastKeys& names_of(const Memory* memory) { return memory == nullptr ? kNoNames : memory->names; }
 
 // A state that waits for a value, and those below it.
 struct Frame {

@@ -1,11 +1,10 @@
 #include "json/scientific.h"
 
-#include <array>
 #include <cstdlib>
-#include <mutex>
 #include <optional>
 #include <string>
 
+#include "json/known_automata.h"
 #include "json/number_reading.h"
 #include "regular/compile.h"
 
@@ -149,25 +148,23 @@ class ScientificComparison {
 
 // The numbers in an accepted ordering against a bound that is neither large nor small.
 engine::Automaton compared_with_between(const Decimal& bound, uint32_t accepted) {
-  static std::mutex mutex;
-  static auto* const known = new std::array<std::optional<engine::Automaton>, 16>;
   SignedOrderings orderings(bound, accepted);
   uint32_t of_small = bound.is_zero() ? kGreater : kLess;  // the absolute values of the small ones
-  bool has[] = {(orderings.positive & kGreater) != 0, (orderings.positive & of_small) != 0,
-                (orderings.negative & kGreater) != 0, (orderings.negative & of_small) != 0};
-  uint32_t which = has[0] | has[1] << 1 | has[2] << 2 | has[3] << 3;
-  std::lock_guard<std::mutex> lock(mutex);
-  std::optional<engine::Automaton>& automaton = (*known)[which];
-  if (automaton) return *automaton;
-  automaton.emplace();
-  engine::Budget budget{engine::Limits()};
-  for (int i = 0; i < 4; ++i) {
-    if (!has[i]) continue;
-    std::string sign = i < 2 ? "" : "-", exponent = i % 2 == 0 ? kLargeExponent : kSmallExponent;
-    *automaton =
-        engine::union_of(*automaton, engine::compile_regex(sign + mantissa_and(exponent), engine::Limits()), budget);
-  }
-  return *automaton;
+  const bool has[] = {(orderings.positive & kGreater) != 0, (orderings.positive & of_small) != 0,
+                      (orderings.negative & kGreater) != 0, (orderings.negative & of_small) != 0};
+  std::string name = "between ";
+  for (bool each : has) name += each ? '1' : '0';
+  return known_automaton(name, [&] {
+    engine::Automaton automaton;
+    engine::Budget budget{engine::Limits()};
+    for (int i = 0; i < 4; ++i) {
+      if (!has[i]) continue;
+      std::string sign = i < 2 ? "" : "-", exponent = i % 2 == 0 ? kLargeExponent : kSmallExponent;
+      automaton =
+          engine::union_of(automaton, engine::compile_regex(sign + mantissa_and(exponent), engine::Limits()), budget);
+    }
+    return automaton;
+  });
 }
 
 }  // namespace
@@ -179,17 +176,14 @@ SignedOrderings::SignedOrderings(const Decimal& bound, uint32_t accepted) {
 }
 
 engine::Automaton scientific_numbers(bool only_doubles) {
-  static const engine::Automaton* const all =
-      new engine::Automaton(with_exponent(kLargeExponent + "|" + kSmallExponent));
-  static const engine::Automaton* const doubles =
-      new engine::Automaton(with_exponent(kLargeDoubles + "|" + kSmallDoubles));
-  return only_doubles ? *doubles : *all;
+  const std::string exponent =
+      only_doubles ? kLargeDoubles + "|" + kSmallDoubles : kLargeExponent + "|" + kSmallExponent;
+  return known_automaton(exponent, [&] { return with_exponent(exponent); });
 }
 
 engine::Automaton scientific_integers() {
   // A fraction has at most 16 digits, and the smallest exponent above 0 is 16.
-  static const engine::Automaton* const integers = new engine::Automaton(with_exponent(kLargeExponent));
-  return *integers;
+  return known_automaton(kLargeExponent, [] { return with_exponent(kLargeExponent); });
 }
 
 engine::Automaton scientific_compared(const Decimal& bound, uint32_t accepted, engine::Budget& budget) {

@@ -92,6 +92,9 @@ std::vector<uint32_t> distances_to_an_end(const Automaton& automaton) {
   return distances;
 }
 
+// Made when the library is loaded; see known_automata.cpp.
+SharedLanguages& languages = *new SharedLanguages;
+
 }  // namespace
 
 SharedLanguage::SharedLanguage(Automaton given, const Automaton& syntax)
@@ -99,13 +102,10 @@ SharedLanguage::SharedLanguage(Automaton given, const Automaton& syntax)
       is_everything(pairs_that_accept_everything(automaton, syntax)),
       distances(distances_to_an_end(automaton)) {}
 
-SharedLanguages& SharedLanguages::of_process() {
-  static SharedLanguages* const all = new SharedLanguages;  // threads may outlive main
-  return *all;
-}
+SharedLanguages& SharedLanguages::of_process() { return languages; }
 
 std::shared_ptr<const SharedLanguage> SharedLanguages::find(const std::string& name) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<engine::ProcessMutex> lock(mutex_);
   auto found = by_name_.find(name);
   if (found == by_name_.end()) return nullptr;
   entries_.splice(entries_.begin(), entries_, found->second);
@@ -113,7 +113,7 @@ std::shared_ptr<const SharedLanguage> SharedLanguages::find(const std::string& n
 }
 
 void SharedLanguages::add(const std::string& name, std::shared_ptr<const SharedLanguage> language) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::lock_guard<engine::ProcessMutex> lock(mutex_);
   if (by_name_.count(name) != 0) return;
   bytes_ += size_of(name, *language);
   entries_.emplace_front(name, std::move(language));

@@ -3,13 +3,13 @@
 
 #include <list>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "base/process_mutex.h"
 #include "regular/automaton.h"
 
 namespace structout::json {
@@ -39,7 +39,7 @@ class SharedLanguages {
  private:
   using Entries = std::list<std::pair<std::string, std::shared_ptr<const SharedLanguage>>>;
 
-  std::mutex mutex_;
+  engine::ProcessMutex mutex_;
   Entries entries_;
   std::unordered_map<std::string, Entries::iterator> by_name_;
   size_t bytes_ = 0;

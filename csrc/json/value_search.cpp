@@ -32,6 +32,8 @@ std::array<uint8_t, 256> bytes_in_order() {
   return bytes;
 }
 
+const std::array<uint8_t, 256> kBytes = bytes_in_order();
+
 size_t depth_of(const Position& position) {
   size_t depth = 0;
   for (const Frame* frame = position.below(); frame != nullptr; frame = frame->below.get()) ++depth;
@@ -53,7 +55,6 @@ class ValueSearch {
   // Does not go on from positions that are hopeless.
   template <typename IsFound, typename IsHopeless>
   bool find(const Position& start, IsFound&& is_found, IsHopeless&& is_hopeless) {
-    static const std::array<uint8_t, 256> kBytes = bytes_in_order();
     std::vector<Step> path = {{start}};
     uint64_t num_reads = 0;
     while (!path.empty()) {

@@ -23,6 +23,7 @@ HUNTERS = (
     "masks",
     "server",
     "allocations",
+    "forks",
     "coverage",
     "mutants",
     "vllm",

@@ -1,0 +1,34 @@
+#include "json/known_automata.h"
+
+#include <mutex>
+#include <unordered_map>
+
+#include "base/process_mutex.h"
+
+namespace structout::json {
+
+namespace {
+
+struct KnownAutomata {
+  engine::ProcessMutex mutex;
+  std::unordered_map<std::string, engine::Automaton> by_name;
+};
+
+// Made when the library is loaded, as all that the process shares: a fork that came while a
+// first use made it would leave it half made. Threads may outlive main.
+KnownAutomata& all = *new KnownAutomata;
+
+}  // namespace
+
+engine::Automaton known_automaton(const std::string& name, const std::function<engine::Automaton()>& make) {
+  {
+    std::lock_guard<engine::ProcessMutex> lock(all.mutex);
+    auto known = all.by_name.find(name);
+    if (known != all.by_name.end()) return known->second;
+  }
+  engine::Automaton made = make();
+  std::lock_guard<engine::ProcessMutex> lock(all.mutex);
+  return all.by_name.emplace(name, std::move(made)).first->second;
+}
+
+}  // namespace structout::json
