@@ -22,6 +22,7 @@ HUNTERS = (
     "tags",
     "masks",
     "server",
+    "days",
     "allocations",
     "forks",
     "coverage",

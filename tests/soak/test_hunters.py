@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -11,11 +12,12 @@ import sys
 import numpy as np
 import pytest
 
-from soak import draws, masks, mutants, node
+from soak import days, draws, masks, mutants, node
 from soak.hunt import HUNTERS, Hunter, Tally, hunted, hunter, short_run
 from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.grammar.native.backend import FsmBackend
 from structout.grammar.vocabulary import BYTES, Vocabulary
+from structout.scheduler.compile_queue import CompileQueue
 from support.builds import CSRC
 from support.locations import ROOT
 
@@ -43,6 +45,12 @@ def test_hunt_of_draws_finds_a_draw_that_the_mask_forbids():
     ids[row] = int((~batch.allowed[batch.mask_of_row[row]]).nonzero()[0])
     draws.check(batch, (ids, *others), random.Random(0), found)
     assert f"1 illegal draws, first {int(ids[row])} in row {row}" in found.findings
+
+
+def test_hunt_of_days_finds_a_worker_that_is_kept_for_nobody(monkeypatch):
+    monkeypatch.setattr(CompileQueue, "_is_alone", lambda *_: False)
+    findings = itertools.chain.from_iterable(hunted(days.make(), seed).findings for seed in range(20))
+    assert any("a worker stays free for nobody" in finding for finding in findings)
 
 
 def test_exception_of_a_hunter_is_a_finding():
