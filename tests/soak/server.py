@@ -23,6 +23,7 @@ import os
 import random
 import threading
 import time
+from array import array
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,7 @@ class Server(Hunter):
         self.asked: dict[str, tuple[StructuredOutputsParams, list[int] | None]] = {}
         self.added: dict[str, list[int]] = {}  # requests that wait, with the tokens that they have
         self._constraints: deque[dict[str, Any]] = deque(maxlen=NUM_KEPT_CONSTRAINTS)
-        self._seconds: list[float] = []
+        self._seconds = array("f")  # of each step; a list of floats would be half of what the heap grows by
         self._memory: dict[str, list[tuple[int, int]]] = {"resident memory": [], "heap in use": []}
         self._num_requests = self._num_rows = 0
 
