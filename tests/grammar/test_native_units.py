@@ -49,7 +49,9 @@ def test_unit_alone_is_what_a_plain_judge_says(name):
     assert result.returncode == 0, result.stderr
 
 
-def test_ranks_as_threads_share_no_word_without_order():
+def test_ranks_as_threads_share_no_word_without_order(request):
+    if not request.config.getoption("--long"):
+        pytest.skip("the exchange runs with AddressSanitizer, and with ThreadSanitizer in make test-all")
     result = run(program_of("shared_exchange", options=RACES))
     assert result.returncode == 0, result.stderr
 

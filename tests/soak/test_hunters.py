@@ -47,6 +47,7 @@ def test_hunt_of_draws_finds_a_draw_that_the_mask_forbids():
     assert f"1 illegal draws, first {int(ids[row])} in row {row}" in found.findings
 
 
+@pytest.mark.planted
 def test_hunt_of_days_finds_a_worker_that_is_kept_for_nobody(monkeypatch):
     monkeypatch.setattr(CompileQueue, "_is_alone", lambda *_: False)
     findings = itertools.chain.from_iterable(hunted(days.make(), seed).findings for seed in range(20))
