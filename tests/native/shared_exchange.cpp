@@ -154,7 +154,7 @@ void lose_a_rank(size_t num_ranks, size_t victim, size_t num_calls, bool has_end
         }
       } else {
         bool is_done = exchange.advance(Clock::now() + kShort);
-        const Clock::time_point deadline = Clock::now() + (has_ended ? Clock::duration(kLong) : 50ms);
+        const Clock::time_point deadline = Clock::now() + (has_ended ? Clock::duration(kLong) : 15ms);
         while (!is_done && !exchange.ended() && Clock::now() < deadline) {
           is_done = exchange.advance(Clock::now() + kShort);
         }
