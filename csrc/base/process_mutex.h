@@ -11,7 +11,7 @@
 namespace structout::engine {
 
 // A fork waits until no thread holds it. So the forked process, in which other threads are
-// gone, finds it open, and what it guards whole. It lives as long as the process.
+// gone, finds it open, and what it guards whole.
 class ProcessMutex {
  public:
   ProcessMutex() {
@@ -19,6 +19,10 @@ class ProcessMutex {
     if (registered != 0) throw std::bad_alloc();
     std::lock_guard<std::mutex> lock(list_mutex());
     all().push_back(this);
+  }
+  ~ProcessMutex() {
+    std::lock_guard<std::mutex> lock(list_mutex());
+    all().erase(std::find(all().begin(), all().end(), this));
   }
   ProcessMutex(const ProcessMutex&) = delete;
 

@@ -15,7 +15,7 @@ struct KnownAutomata {
 };
 
 // Made when the library is loaded, as all that the process shares: a fork that came while a
-// first use made it would leave it half made. Threads may outlive main.
+// first use made it would leave it half made. Never destroyed: threads may outlive main.
 KnownAutomata& all = *new KnownAutomata;
 
 }  // namespace

@@ -5,24 +5,27 @@
 
 namespace structout::engine {
 
-ByteGroups BytesBelow::group_of(uint8_t byte) {
-  static const std::array<ByteGroups, 256> kGroups = [] {
-    constexpr ByteGroups kLower = 1, kUpper = 2, kDigit = 4, kControl = 8;
-    std::array<ByteGroups, 256> groups{};
-    ByteGroups next = kControl;
-    for (int each = 0; each < 256; ++each) {
-      bool is_space = each == '\t' || each == '\n' || each == '\r';
-      groups[size_t(each)] = each >= 0x80                                ? kAboveAscii
-                             : each >= 'a' && each <= 'z'                ? kLower
-                             : each >= 'A' && each <= 'Z'                ? kUpper
-                             : each >= '0' && each <= '9'                ? kDigit
-                             : (each < ' ' || each == 0x7F) && !is_space ? kControl
-                                                                         : next <<= 1;
-    }
-    return groups;
-  }();
-  return kGroups[byte];
-}
+namespace {
+
+const std::array<ByteGroups, 256> kGroups = [] {
+  constexpr ByteGroups kLower = 1, kUpper = 2, kDigit = 4, kControl = 8;
+  std::array<ByteGroups, 256> groups{};
+  ByteGroups next = kControl;
+  for (int each = 0; each < 256; ++each) {
+    bool is_space = each == '\t' || each == '\n' || each == '\r';
+    groups[size_t(each)] = each >= 0x80                                ? BytesBelow::kAboveAscii
+                           : each >= 'a' && each <= 'z'                ? kLower
+                           : each >= 'A' && each <= 'Z'                ? kUpper
+                           : each >= '0' && each <= '9'                ? kDigit
+                           : (each < ' ' || each == 0x7F) && !is_space ? kControl
+                                                                       : next <<= 1;
+  }
+  return groups;
+}();
+
+}  // namespace
+
+ByteGroups BytesBelow::group_of(uint8_t byte) { return kGroups[byte]; }
 
 BytesBelow::BytesBelow(const VocabularyTrie& trie) : groups_(trie.nodes().size()), valid_from_(trie.nodes().size()) {
   const std::vector<VocabularyTrie::Node>& nodes = trie.nodes();

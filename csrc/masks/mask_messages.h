@@ -1,8 +1,8 @@
 // The masks of a step as a message to other processes, which have read all earlier ones.
 //
 // A mask is told once, as its base and the tokens that differ, and a base once as its words;
-// after that both are numbers. So readers write rows as what differs, too. What is told again
-// after a restart are masks, not numbers: a restart begins another generation.
+// after that both are numbers. Readers know each mask's base, so they too write only what
+// differs. After a restart all masks are told again, under a new generation.
 //
 //   message   generation, the number of masks told before, the number of rows, the rows
 //   row       kTold, number of a mask, changes
@@ -33,7 +33,7 @@ struct MissedMasks : std::runtime_error {
 
 class MaskSender {
  public:
-  // `most_bytes`: of masks that readers keep, above which the next message is a restart.
+  // `most_bytes`: of masks that each reader keeps, above which the next message is a restart.
   explicit MaskSender(size_t most_bytes = 32 << 20) : most_bytes_(most_bytes) {}
 
   // The first rows of a buffer.

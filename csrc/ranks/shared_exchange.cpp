@@ -106,7 +106,8 @@ void SharedExchange::begin(const std::vector<Outgoing>& outgoing, const std::vec
   is_posted_ = false;
 }
 
-bool SharedExchange::advance(Clock::time_point until) {
+bool SharedExchange::advance(Clock::time_point until, size_t most_bytes) {
+  size_t bytes_left = most_bytes;
   while (round_ < num_rounds_) {
     if (!is_posted_) post_round();
     for (; num_arrived_ < peers_.size(); ++num_arrived_) {
@@ -114,6 +115,9 @@ bool SharedExchange::advance(Clock::time_point until) {
       if (!reaches(epoch_of(segments_[peer]), epoch_, until)) return false;
       if (round_ == 0) read_spec(peer);
     }
+    const size_t bytes = bytes_of_round();
+    if (bytes > bytes_left) return false;
+    bytes_left -= bytes;
     take_round();
     ++round_;
     num_arrived_ = 0;
@@ -137,6 +141,10 @@ void SharedExchange::post_round() {
 
 void SharedExchange::read_spec(size_t peer) {
   taken_[peer] = spec(peer, rank_);
+  num_rounds_ = std::max(num_rounds_, taken_[peer].num_rounds);
+}
+
+void SharedExchange::make_room(size_t peer) {
   const size_t size = size_t(taken_[peer].header[kPayloadSize]);
   const Room& room = rooms_[peer];
   if (room.memory != nullptr && room.size == size) {
@@ -148,11 +156,17 @@ void SharedExchange::read_spec(size_t peer) {
     }
     received_[peer] = {taken_[peer].header, own->data(), own};
   }
-  num_rounds_ = std::max(num_rounds_, taken_[peer].num_rounds);
+}
+
+size_t SharedExchange::bytes_of_round() const {
+  size_t bytes = 0;
+  for (size_t peer : peers_) bytes += part_of(taken_[peer].header, taken_[peer].round_bytes, round_).second;
+  return bytes;
 }
 
 void SharedExchange::take_round() {
   for (size_t peer : peers_) {
+    if (round_ == 0) make_room(peer);
     auto [begin, count] = part_of(taken_[peer].header, taken_[peer].round_bytes, round_);
     if (count > 0) std::memcpy(received_[peer].payload + begin, data(peer) + taken_[peer].offset, count);
   }

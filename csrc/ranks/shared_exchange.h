@@ -67,12 +67,13 @@ class SharedExchange {
   size_t num_ranks() const { return segments_.size(); }
 
   // Begins an exchange: sends to each other rank, and receives theirs. The entries of this rank
-  // are not read. Payloads and rooms must stay until advance() returns true. An exchange that
-  // is not finished ends this object's use.
+  // are not read. Payloads and rooms must stay until advance() returns true. After an exchange
+  // that is not finished this object cannot be used.
   void begin(const std::vector<Outgoing>& outgoing, const std::vector<Room>& rooms);
 
-  // Goes on until the exchange is complete, or the time has come. Returns whether it is.
-  bool advance(Clock::time_point until);
+  // Goes on until the exchange is complete, the time has come, or more than so many bytes would
+  // have to be taken. Returns whether it is complete.
+  bool advance(Clock::time_point until, size_t most_bytes = SIZE_MAX);
 
   // By rank, after a complete exchange; nothing for this rank.
   const std::vector<Received>& received() const { return received_; }
@@ -98,6 +99,8 @@ class SharedExchange {
 
   void post_round();
   void read_spec(size_t peer);
+  void make_room(size_t peer);
+  size_t bytes_of_round() const;
   void take_round();
 
   const size_t rank_;

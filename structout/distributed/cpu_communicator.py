@@ -121,7 +121,7 @@ class CpuCommunicator:
         for rank, (message, buffer) in enumerate(zip(received, buffers, strict=True)):
             if buffer is not None and message.payload.numel() != buffer.numel():
                 sizes = f"expected {buffer.numel()} bytes from rank {rank}, got {message.payload.numel()}"
-                raise self.disagreement_error(operation, f"ranks disagree on the payload: {sizes}")
+                raise self.error(operation, f"ranks disagree on the payload: {sizes}")
         return [Message((message.header[3], message.header[4]), message.payload) for message in received]
 
     def report_failure(self, operation: str, error: Exception) -> None:
@@ -143,8 +143,8 @@ class CpuCommunicator:
             memory = self._workspaces[name] = allocate_buffer(size)
         return memory[:size].view(dtype)
 
-    def disagreement_error(self, operation: str, problem: str) -> CollectiveError:
-        """Return an error that every rank raises, having received the same messages."""
+    def error(self, operation: str, problem: str) -> CollectiveError:
+        """Return an error of the last exchange, which leaves the group in order."""
         return CollectiveError(f"{operation}: {problem}", self.rank, self._step)
 
     def _transfer(

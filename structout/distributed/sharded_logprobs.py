@@ -107,7 +107,7 @@ def agreed_vocab_size(communicator: CpuCommunicator, op: str, messages: Sequence
     try:
         return vocab_size_from([message.header_fields for message in messages])
     except ValueError as error:
-        raise communicator.disagreement_error(op, str(error)) from None
+        raise communicator.error(op, str(error)) from None
 
 
 def exchange_cpu(

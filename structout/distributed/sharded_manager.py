@@ -423,21 +423,24 @@ class ShardedManager:
     def _write_masks(self, messages: Sequence[StepMessage], merged: Mapping[str, Any]) -> MaskBatch:
         """Write the rows of all ranks to one buffer."""
         assert self._communicator is not None
-        if any(message.has_missed_masks for message in messages):
-            self._sender.restart()
+        late = [rank for rank, message in enumerate(messages) if message.has_missed_masks]
+        if late:
+            self._has_missed_masks = False
+            problem = f"ranks {late} were interrupted in an earlier step and have missed masks; the next step tells all"
+            raise self._communicator.error("grammar_bitmask", problem)
         rows_of_ranks = [int(message.row_counts.sum()) for message in messages]
         buffer = self._buffers.next(sum(rows_of_ranks))
         first_row = 0
-        for rank, message in enumerate(messages):
-            try:
-                self._receivers[rank].write(message.masks, buffer.native, first_row)
-            except core().MissedMasks:
-                self._has_missed_masks = True
-                raise self._communicator.disagreement_error(
-                    "grammar_bitmask", f"an interrupted step has missed masks of rank {rank}, and asks for them again"
-                ) from None
-            first_row += rows_of_ranks[rank]
-        self._has_missed_masks = False
+        try:
+            for receiver, message, num_rows in zip(self._receivers, messages, rows_of_ranks, strict=True):
+                receiver.write(message.masks, buffer.native, first_row)
+                first_row += num_rows
+        except BaseException as error:
+            self._has_missed_masks = True  # which the next step tells the others
+            if isinstance(error, core().MissedMasks):
+                problem = "this rank was interrupted in an earlier step and has missed masks"
+                raise self._communicator.error("grammar_bitmask", problem) from None
+            raise
         return MaskBatch(bitmask=buffer.array[:first_row], lease=buffer.lease, **merged)
 
     def _fill(
@@ -468,13 +471,14 @@ class ShardedManager:
         for index in np.flatnonzero(row_counts == 0):
             terminated[index] = self._has_terminated(masks.request_ids[index])
         assert masks.lease is not None
+        num_rows = len(masks.bitmask) if with_rows and self._communicator is not None else 0
         return StepMessage(
             row_counts,
             masks.num_acceptable_drafts,
             terminated,
             masks.errors,
             self._has_missed_masks,
-            self._sender.message(masks.lease.native, len(masks.bitmask) if with_rows else 0),
+            self._sender.message(masks.lease.native, num_rows),
         )
 
     def _has_terminated(self, request_id: str) -> bool:

@@ -22,7 +22,7 @@ class StepMessage:
         errors: as in :class:`structout.MaskBatch`.
         has_missed_masks: whether the others are asked to tell all masks again.
         masks: uint32 words as ``csrc/masks/mask_messages.h`` describes: numbers of
-            masks that were told before, and new masks. Empty to send none.
+            masks that were told before, and new masks.
     """
 
     row_counts: Int32Array

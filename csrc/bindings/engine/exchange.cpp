@@ -25,13 +25,15 @@ using namespace std::chrono_literals;
 using ranks::Clock;
 using ranks::SharedExchange;
 using Memory = std::pair<uintptr_t, size_t>;  // an address and a number of bytes
+using Arrived = std::pair<std::optional<ranks::Header>, std::optional<py::array_t<uint8_t>>>;
 
 // While it holds Python's global lock, an exchange waits no longer than it may take to get the
-// lock back, and copies no more than takes about as long.
+// lock back, and sends and takes no more than takes about as long.
 constexpr auto kShortWait = 50us;
 constexpr size_t kShortPayload = 64 << 10;
 // How often signals and the life of the other ranks are looked at.
 constexpr auto kBetweenChecks = 100ms;
+constexpr double kLongestTimeout = 1e9;  // seconds
 
 // A rank that has died or is late, and why it is given up.
 struct LostRank : std::runtime_error {
@@ -40,7 +42,7 @@ struct LostRank : std::runtime_error {
 };
 
 void complete(SharedExchange& exchange, bool is_short, Clock::time_point deadline) {
-  if (is_short && exchange.advance(std::min(deadline, Clock::now() + kShortWait))) return;
+  if (is_short && exchange.advance(std::min(deadline, Clock::now() + kShortWait), kShortPayload)) return;
   for (;;) {
     bool is_complete;
     std::optional<size_t> ended;
@@ -65,9 +67,9 @@ py::array_t<uint8_t> array_of(const ranks::Received& received) {
 
 // For each rank its header and its payload. The latter is None where it is in the room that was
 // given, both are None for this rank. Payloads are addresses; headers have their sizes.
-std::vector<std::pair<std::optional<ranks::Header>, std::optional<py::array_t<uint8_t>>>> transfer(
-    SharedExchange& exchange, const std::vector<ranks::Header>& headers, const std::vector<uintptr_t>& payloads,
-    const std::vector<Memory>& rooms, double timeout_s) {
+std::vector<Arrived> transfer(SharedExchange& exchange, const std::vector<ranks::Header>& headers,
+                              const std::vector<uintptr_t>& payloads, const std::vector<Memory>& rooms,
+                              double timeout_s) {
   if (headers.size() != exchange.num_ranks() || payloads.size() != headers.size() || rooms.size() != headers.size()) {
     throw std::invalid_argument("an exchange needs a header, a payload and a room for each rank");
   }
@@ -77,12 +79,13 @@ std::vector<std::pair<std::optional<ranks::Header>, std::optional<py::array_t<ui
   for (size_t rank = 0; rank < headers.size(); ++rank) {
     outgoing[rank] = {headers[rank], reinterpret_cast<const uint8_t*>(payloads[rank])};
     given[rank] = {reinterpret_cast<uint8_t*>(rooms[rank].first), rooms[rank].second};
-    most_bytes = std::max({most_bytes, size_t(headers[rank][ranks::kPayloadSize]), rooms[rank].second});
+    most_bytes = std::max(most_bytes, size_t(headers[rank][ranks::kPayloadSize]));
   }
   exchange.begin(outgoing, given);
-  const auto timeout = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s));
+  const auto timeout =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(timeout_s, kLongestTimeout)));
   complete(exchange, most_bytes <= kShortPayload, Clock::now() + timeout);
-  decltype(transfer(exchange, headers, payloads, rooms, timeout_s)) result(headers.size());
+  std::vector<Arrived> result(headers.size());
   for (size_t rank = 0; rank < headers.size(); ++rank) {
     if (rank == exchange.rank()) continue;
     const ranks::Received& received = exchange.received()[rank];

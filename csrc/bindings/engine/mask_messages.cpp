@@ -4,7 +4,9 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <memory>
 #include <stdexcept>
+#include <vector>
 
 #include "bindings/engine/module.h"
 #include "bindings/engine/run.h"
@@ -13,21 +15,26 @@ namespace structout::engine {
 
 namespace {
 
-// A message of this size takes about as long to read as it may take to get Python's global
-// lock back.
+// Messages of this size, and rows of so many bytes, may take as long as it may take to get
+// Python's global lock back.
 constexpr size_t kLongMessage = 32 << 10;  // words
+constexpr size_t kLongRows = 8 << 20;
 
 py::array_t<uint32_t> message(MaskSender& sender, MaskBuffer& masks, size_t num_rows) {
   if (num_rows > masks.num_rows()) throw std::invalid_argument("the buffer has too few rows");
-  const std::vector<uint32_t> words = sender.message(masks, num_rows);
-  return py::array_t<uint32_t>(ptrdiff_t(words.size()), words.data());
+  auto words = std::make_unique<std::vector<uint32_t>>();
+  run(num_rows * masks.row_bytes() > kLongRows, [&] { *words = sender.message(masks, num_rows); });
+  std::vector<uint32_t>* kept = words.get();
+  py::capsule owner(words.release(), [](void* pointer) { delete static_cast<std::vector<uint32_t>*>(pointer); });
+  return py::array_t<uint32_t>({kept->size()}, {sizeof(uint32_t)}, kept->data(), owner);
 }
 
 void write(MaskReceiver& receiver, const py::array_t<uint32_t, py::array::c_style>& message, MaskBuffer& masks,
            size_t first_row) {
   const uint32_t* words = message.data();
   const size_t size = size_t(message.size());
-  run(size > kLongMessage, [&] { receiver.write(words, size, masks, first_row); });
+  const bool is_long = size > kLongMessage || masks.num_rows() * masks.row_bytes() > kLongRows;
+  run(is_long, [&] { receiver.write(words, size, masks, first_row); });
 }
 
 }  // namespace
