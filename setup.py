@@ -64,7 +64,13 @@ CSRC = Path("csrc").resolve()  # ninja compiles in another folder
 # work. Each part reads the headers again and, in the bindings, compiles pybind11's
 # templates again: one part of the bindings takes 35 CPU seconds, two take 42.
 ENGINE_PARTS = {
-    **{"regular": 2, "masks": 1, "step": 1, "context_free": 2, "json": 2, "tags": 1, "ranks": 1},
+    "regular": 2,
+    "masks": 1,
+    "step": 1,
+    "context_free": 2,
+    "json": 2,
+    "tags": 1,
+    "ranks": 1,
     "bindings/engine": 1,
 }
 

@@ -58,7 +58,7 @@ class RowWriter {
   }
 
   // Lets row i allow nothing.
-  void clear(size_t i) { MaskRow(masks_.row(i), masks_.row_words(), &masks_.content(i)).write(kNoTokens); }
+  void clear(size_t i) { masks_.clear(i, i + 1); }
 
  private:
   MaskBuffer& masks_;

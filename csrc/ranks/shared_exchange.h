@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 #include <vector>
 
 namespace structout::ranks {
@@ -56,7 +55,14 @@ struct Segment {
 };
 
 class SharedExchange {
+  // What a rank tells a reader at the start of a message.
+  struct Spec {
+    Header header;
+    int64_t offset, round_bytes, num_rounds;
+  };
+
  public:
+  static constexpr size_t kBytesBesidePayload = sizeof(Spec);  // of a message
   static size_t segment_bytes(size_t num_ranks, size_t capacity);
 
   // `capacity`: the bytes of payloads in each half, the same on all ranks. The segments are in
@@ -86,12 +92,6 @@ class SharedExchange {
   std::optional<size_t> ended() const;
 
  private:
-  // What a rank tells a reader at the start of a message.
-  struct Spec {
-    Header header;
-    int64_t offset, round_bytes, num_rounds;
-  };
-
   static size_t spec_bytes(size_t num_ranks);
   uint8_t* half(size_t rank) const;
   Spec& spec(size_t rank, size_t reader) const;

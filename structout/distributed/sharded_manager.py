@@ -276,14 +276,14 @@ class ShardedManager:
     ) -> MaskBatch:
         """Return the masks of all requests, each filled by its owner.
 
-        Requests come in the order of their owners. Collective; each rank sends equal
-        rows once. The arguments are those of
+        Requests come in the order of their owners. Collective; each rank sends a mask
+        once, and its number afterwards. The arguments are those of
         :meth:`StructuredOutputManager.grammar_bitmask`.
 
         Raises:
             UnknownRequestError: all ranks have passed an id that is unknown.
-            CollectiveError: a rank has died or is late, or the ranks have made
-                different calls.
+            CollectiveError: a rank has died or is late, the ranks have made different
+                calls, or one was interrupted in an earlier step and has missed masks.
         """
         try:
             local_masks, all_ids, messages = self._run_step(

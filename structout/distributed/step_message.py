@@ -52,13 +52,8 @@ class StepMessage:
         """Read a message of ``num_requests`` requests."""
         words = payload.numpy().view(np.int32)
         (errors_words, has_missed_masks), words = words[:2], words[2:]
-        counts, words = words[: 3 * num_requests].reshape(3, -1), words[3 * num_requests :]
-        errors = words[:errors_words].tobytes()
-        return cls(
-            counts[0],
-            counts[1],
-            counts[2],
-            json.loads(errors or b"{}"),
-            bool(has_missed_masks),
-            words[errors_words:].view(np.uint32),
-        )
+        row_counts, num_acceptable_drafts, terminated = words[: 3 * num_requests].reshape(3, -1)
+        words = words[3 * num_requests :]
+        errors = json.loads(words[:errors_words].tobytes() or b"{}")
+        masks = words[errors_words:].view(np.uint32)
+        return cls(row_counts, num_acceptable_drafts, terminated, errors, bool(has_missed_masks), masks)

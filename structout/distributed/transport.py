@@ -25,7 +25,6 @@ from structout.grammar.native.extension import core
 Header = list[int]
 PAYLOAD_SIZE = 2  # index in the header
 _HEADER_BYTES = 64
-_SPEC_WORDS = 11  # of shared memory: the header, and where the payload is
 
 
 class PeerLostError(Exception):
@@ -195,7 +194,7 @@ class SharedMemoryTransport:
         return received
 
     def num_bytes_sent(self, payload_bytes: int) -> int:
-        return 8 * _SPEC_WORDS + payload_bytes
+        return int(core().SharedExchange.BYTES_BESIDE_PAYLOAD) + payload_bytes
 
 
 def choose_transport(group: dist.ProcessGroup, deadline: float) -> Transport:

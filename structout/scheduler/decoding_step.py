@@ -171,7 +171,7 @@ class DecodingSteps:
         for index, name in enumerate(given.request_ids) if refused else ():
             if name in refused:
                 errors[name] = refused[name]
-                buffer.writable_rows(row_indptr[index], row_indptr[index + 1]).zero_()
+                buffer.native.clear(row_indptr[index], row_indptr[index + 1])
         num_rows = int(row_indptr[-1])
         self._note(_OWN, num_rows - num_foreign, native_seconds)
         self.seconds.append(time.perf_counter() - started)

@@ -43,7 +43,6 @@ _CONFIG = StructuredOutputsConfig(
     failure_ttl=600.0,
 )
 _RECENT_SECONDS = 60.0  # for which a tenant's share stays free
-_BYTES_BESIDE = 4096  # at most, that the cache counts for an entry beside its contents
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Day:
     events: list[tuple[float, int, Any]] = field(default_factory=list)
     numbers: Any = field(default_factory=itertools.count)
     jobs: dict[int, Job] = field(default_factory=dict)  # waiting and running ones, by constraint
-    running: list[tuple[str, Job]] = field(default_factory=list)
+    running: list[Job] = field(default_factory=list)
     waiting: dict[str, deque[Job]] = field(default_factory=lambda: defaultdict(deque))
     seen: dict[str, float] = field(default_factory=dict)  # tenants
     put: dict[int, tuple[Any, float]] = field(default_factory=dict)  # results, and when
@@ -154,24 +153,22 @@ class Day:
                 if job in queued:
                     queued.remove(job)
             self.take_turn(tenant)
-            self.running.append((tenant, job))
+            self.running.append(job)
             slow = self.rng.random() < 0.15
             self.at(self.rng.expovariate(1 / 20.0 if slow else 2.0), lambda job=job: self.finish(job))
 
     def take_turn(self, tenant: str) -> None:
         """Nobody begins twice while another waits and has nothing that runs."""
         for other, begun in self.passed_by.items():
-            if other == tenant or not self.waiting[other] or any(other == each for each, _ in self.running):
+            if other == tenant or not self.waiting[other] or any(other == job.holder for job in self.running):
                 begun.clear()
             else:
                 self.expect(tenant not in begun, f"{tenant} begins twice while {other} waits")
                 begun.add(tenant)
 
     def finish(self, job: Job) -> None:
-        tenant = job.holder
-        assert tenant is not None
         self.queue.finish(job)
-        self.running.remove((tenant, job))
+        self.running.remove(job)
         del self.jobs[job.key]
         self.tally.executions["compilations"] += 1
         rng = random.Random(job.key)  # a constraint always has the same result
@@ -209,7 +206,7 @@ class Day:
             return
         # The one worker that is free is kept for tenants that have come of late, and
         # none of these waits without a worker of its own.
-        of_tenant = {tenant for tenant, _ in self.running}
+        of_tenant = {job.holder for job in self.running}
         starved = [tenant for tenant, queued in self.waiting.items() if queued and tenant not in of_tenant]
         self.expect(num_running == _CONFIG.compile_workers - 1, f"{num_waiting} wait beside {num_running} that run")
         self.expect(not starved, f"{starved} wait while a worker is free")

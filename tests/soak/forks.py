@@ -25,6 +25,7 @@ from soak.hunt import Hunter, Tally
 from soak.server import V, random_constraint
 from structout import GrammarStatus, StructuredOutputManager, StructuredOutputsParams
 from structout.errors import StructOutError
+from structout.masks.buffers import BufferRing
 from support import tokenizers_on_the_spot
 
 _NUM_THREADS = 3
@@ -71,13 +72,17 @@ def follow(manager: StructuredOutputManager, constraint: dict[str, object], rng:
         masks = manager.grammar_bitmask([name])
         if not len(masks.bitmask):
             break
-        logits = torch.rand(1, V, generator=torch.Generator().manual_seed(num_tokens))
-        token = int(structout.masked_sample(logits, masks.to("cpu"), seed=rng.randrange(1 << 30)))
-        if not manager.accept_tokens(name, [token]):
+        if not manager.accept_tokens(name, [draw(masks.to("cpu"), rng)]):
             break
         num_tokens += 1
     manager.finish_request(name)
     return num_tokens
+
+
+def draw(bitmask: torch.Tensor, rng: random.Random) -> int:
+    seed = rng.randrange(1 << 30)
+    logits = torch.rand(1, V, generator=torch.Generator().manual_seed(seed))
+    return int(structout.masked_sample(logits, bitmask, seed=seed))
 
 
 def child(inherited: StructuredOutputManager, seed: str) -> int:
@@ -99,7 +104,15 @@ def child(inherited: StructuredOutputManager, seed: str) -> int:
 
 class Forks(Hunter):
     """Never uses the engine in its own process, so that each seed begins with one that
-    has not been used: what it makes at its first use may be half made in a fork."""
+    has not been used: what it makes at its first use may be half made in a fork.
+
+    So may torch's operators, each of which is made by its first call. That is torch's
+    matter: those that are needed here are called before.
+    """
+
+    def __init__(self) -> None:
+        masks = BufferRing(1, V).next(1).array
+        draw(torch.from_numpy(masks).to("cpu"), random.Random(0))
 
     def hunt(self, seed: int, tally: Tally) -> None:
         reader, writer = os.pipe()

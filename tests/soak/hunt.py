@@ -119,7 +119,8 @@ def short_run(name: str, seconds: float, first_seed: int = 0) -> Tally:
 
 def command(name: str, seed: int) -> str:
     """Return the command that shows a finding again."""
-    return f"make soak ONLY={name} SEED={seed} SECONDS=0"
+    target = "soak-vllm" if name == "vllm" else f"soak ONLY={name}"  # it has an environment of its own
+    return f"make {target} SEED={seed} SECONDS=0"
 
 
 def main() -> None:

@@ -29,16 +29,16 @@ from support.vllm_clients import CLIENTS, REFUSED, ask, chat, num_requests, serv
 from support.vllm_models import save_small_model
 
 _WAVE = 200  # requests
-_CLIENTS = 48
+_CLIENTS = 64
 _LATEST_SECONDS = 60.0  # for what must come to an end
 _POINTS_FOR_A_SLOPE = 24
 _KILLED_AMONG = 16  # requests
 _ENDLESS = {"structured_outputs": {"regex": "[a-z ]{400,}"}, "max_tokens": 450}
 
 
-async def wave(url: str, rng: random.Random, tally: Tally, count: int = _WAVE) -> None:
+async def _wave(url: str, rng: random.Random, tally: Tally) -> None:
     """Send requests, some at a time, and judge what comes back."""
-    left = iter([random.Random(rng.random()) for _ in range(count)])
+    left = iter([random.Random(rng.random()) for _ in range(_WAVE)])
 
     async def client() -> None:
         for own in left:
@@ -94,16 +94,19 @@ class Vllm(Hunter):
         self._folder = tempfile.TemporaryDirectory()
         self._exit = contextlib.ExitStack()
         model = save_small_model(Path(self._folder.name))
-        self._url = self._exit.enter_context(serving(model, Path(self._folder.name) / "log"))
-        (self._server,) = psutil.Process().children()
+        self._url, pid = self._exit.enter_context(serving(model, Path(self._folder.name) / "log"))
+        self._server = psutil.Process(pid)
         self._num_requests = 0
         self._memory: list[tuple[int, int]] = []
 
     def hunt(self, seed: int, tally: Tally) -> None:
-        asyncio.run(wave(self._url, random.Random(f"soak vllm {seed}"), tally))
+        asyncio.run(_wave(self._url, random.Random(f"soak vllm {seed}"), tally))
         self._num_requests += tally.executions["requests"]
-        processes = [self._server, *self._server.children(recursive=True)]
-        self._memory.append((self._num_requests, sum(process.memory_info().rss for process in processes)))
+        num_bytes = sum(process.memory_info().rss for process in self._processes())
+        self._memory.append((self._num_requests, num_bytes))
+
+    def _processes(self) -> list[psutil.Process]:
+        return [self._server, *self._server.children(recursive=True)]
 
     def finish(self, tally: Tally) -> None:
         if len(self._memory) >= _POINTS_FOR_A_SLOPE:
@@ -113,22 +116,25 @@ class Vllm(Hunter):
         asyncio.run(self._kill_engine(tally))
 
     async def _kill_engine(self, tally: Tally) -> None:
-        """Kill the engine's process among requests, all of which must end."""
-        processes = [self._server, *self._server.children(recursive=True)]
+        """Kill the engine's process among requests, all of which must fail."""
+        processes = self._processes()
         engine = next(
             process for process in processes if "EngineCore" in " ".join([process.name(), *process.cmdline()])
         )
         async with httpx.AsyncClient(timeout=_LATEST_SECONDS) as http:
             asked = [asyncio.ensure_future(ask(http, self._url, _ENDLESS, i % 2 == 0)) for i in range(_KILLED_AMONG)]
             await asyncio.sleep(0.5)
-            tally.executions["requests in a server whose engine was killed"] += sum(not each.done() for each in asked)
+            running = [each for each in asked if not each.done()]
+            tally.executions["requests in a server whose engine was killed"] += len(running)
             engine.kill()
             _, late = await asyncio.wait(asked, timeout=_LATEST_SECONDS)
             if late:
                 tally.findings.append(f"{len(late)} requests do not end after the engine was killed")
-            for each in asked:
+            for each in late:
                 each.cancel()
-            await asyncio.gather(*asked, return_exceptions=True)
+            for outcome in await asyncio.gather(*running, return_exceptions=True):
+                if not isinstance(outcome, BaseException):
+                    tally.findings.append(f"a request whose engine was killed is answered with {outcome}")
         _, alive = psutil.wait_procs(processes, timeout=_LATEST_SECONDS)
         if alive:
             tally.findings.append(f"processes are left after the engine was killed: {alive}")

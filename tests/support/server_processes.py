@@ -24,8 +24,8 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def running(command: Sequence[str], variables: Mapping[str, str], log: Path, urls: Iterable[str]) -> Iterator[None]:
-    """Run a process whose servers at ``urls`` answer ``/health``.
+def running(command: Sequence[str], variables: Mapping[str, str], log: Path, urls: Iterable[str]) -> Iterator[int]:
+    """Run a process whose servers at ``urls`` answer ``/health``. Gives its number.
 
     Args:
         command: the process.
@@ -41,7 +41,7 @@ def running(command: Sequence[str], variables: Mapping[str, str], log: Path, url
         try:
             for url in urls:
                 _wait_for(process, url, log)
-            yield
+            yield process.pid
             assert process.poll() is None, log.read_text()[-3000:]
         finally:
             process.send_signal(signal.SIGTERM)

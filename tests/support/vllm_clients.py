@@ -54,8 +54,9 @@ REFUSED: list[dict[str, Any]] = [
 
 
 @contextmanager
-def serving(model: Path, log: Path) -> Iterator[str]:
-    """Run vLLM's server of a model, which it calls "small". Gives its address."""
+def serving(model: Path, log: Path) -> Iterator[tuple[str, int]]:
+    """Run vLLM's server of a model, which it calls "small". Gives its address and
+    process."""
     (port,) = free_ports(1)
     arguments = ["--model", str(model), "--served-model-name", "small", "--port", str(port)]
     arguments += ["--host", "127.0.0.1", "--max-model-len", "512", "--enforce-eager", "--dtype", "float32"]
@@ -64,8 +65,8 @@ def serving(model: Path, log: Path) -> Iterator[str]:
     command = [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server", *arguments]
     url = f"http://127.0.0.1:{port}"
     settings = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
-    with running(command, settings, log, [url]):
-        yield url
+    with running(command, settings, log, [url]) as pid:
+        yield url, pid
 
 
 def chat(body: dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -119,6 +119,7 @@ void define_exchange(py::module_& module) {
       .def("transfer", transfer, py::arg("headers"), py::arg("payloads"), py::arg("rooms"), py::arg("timeout_s"))
       .def_static("segment_bytes", &SharedExchange::segment_bytes, py::arg("num_ranks"), py::arg("capacity"));
   module.attr("SharedExchange").attr("FREE_WORD") = ranks::kFreeWord;
+  module.attr("SharedExchange").attr("BYTES_BESIDE_PAYLOAD") = size_t(SharedExchange::kBytesBesidePayload);
 }
 
 }  // namespace structout::engine

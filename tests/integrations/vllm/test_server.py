@@ -23,7 +23,7 @@ SLOW_SCHEMA = {"enum": [f"value {i} {i * 7919 % 10007}" for i in range(4000)]}
 def server(small_model, tmp_path_factory):
     """The address of a server, which runs without errors until it is told to stop."""
     log = tmp_path_factory.mktemp("server") / "log"
-    with serving(small_model, log) as url:
+    with serving(small_model, log) as (url, _):
         yield url
         assert "EngineDeadError" not in log.read_text()
 
@@ -59,8 +59,8 @@ def test_client_example_prints_an_order_and_why_a_constraint_is_refused(server):
     assert "a ( is not closed" in run.stdout[end:]
 
 
-@pytest.fixture(name="chat")
-def chat_with(server):
+@pytest.fixture
+def chat(server):
     with chat_client(server) as chat:
         yield chat
 
