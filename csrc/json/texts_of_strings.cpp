@@ -94,7 +94,7 @@ uint64_t Texts::repeated_classes(uint32_t state) {
   const std::vector<Edge> edges = steps_[state].edges;
   bool has_loop = std::any_of(edges.begin(), edges.end(), [state](const Edge& edge) { return edge.target == state; });
   if (!has_loop) return 0;
-  uint64_t others = engine::kOtherCharacters;
+  uint64_t others = engine::kOtherCharacters | engine::kOtherWhitespace;
   std::map<std::pair<uint32_t, uint32_t>, bool> known;
   for (const Edge& edge : edges) {
     for (int byte = edge.first; byte <= edge.last; ++byte) {

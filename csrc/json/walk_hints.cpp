@@ -37,8 +37,21 @@ uint64_t WalkHints::repeated_classes(State state) {
   if (std::optional<uint32_t> texts = texts_of_characters(state)) {
     classes = ~engine::kOtherCharacters;
     for (uint32_t text : lists_[*texts]) classes &= texts_.repeated_classes(text);
+  } else if (!machine_.is_scalar(state) && !machine_.is_key(state)) {
+    classes = repeated_whitespace(state);
   }
   return repeated_classes_[state] = classes;
+}
+
+uint64_t WalkHints::repeated_whitespace(State state) const {
+  uint64_t repeated = 0, others = 0;
+  for (uint8_t byte : {' ', '\t', '\n', '\r'}) {
+    Action action = machine_.action(state, byte);
+    bool is_repeated = action.kind == Action::kReplace && action.state == state &&
+                       machine_.guard(state, byte, action).kind == Guard::kNone;
+    (is_repeated ? repeated : others) |= engine::class_of_ascii(byte);
+  }
+  return repeated & ~others;
 }
 
 bool WalkHints::has_constant_texts(uint32_t texts) const {

@@ -23,8 +23,9 @@ class WalkHints {
   // written as themselves. 0 if the schema asks more of them.
   uint32_t num_plain_bytes(State state);
 
-  // Between two characters of a string or a free key: the classes after all of whose
-  // characters the state is the same. See masks/character_classes.h.
+  // Between two characters of a string or a free key, or between two tokens of JSON: the
+  // classes after all of whose characters the state is the same. See
+  // masks/character_classes.h.
   uint64_t repeated_classes(State state);
 
   // Whether the state is between two characters of a string or free key of which nothing
@@ -53,6 +54,7 @@ class WalkHints {
  private:
   // The texts of a string, or of a key that can only be a free one.
   std::optional<uint32_t> texts_of_characters(State state) const;
+  uint64_t repeated_whitespace(State state) const;
   bool has_constant_texts(uint32_t texts) const;
 
   Machine& machine_;

@@ -5,10 +5,14 @@
 
 namespace structout::engine {
 
-// Characters that a JSON string escapes, U+2028, U+2029, and what is not UTF-8.
+// Other characters that a JSON string escapes, U+2028, U+2029, and what is not UTF-8.
 constexpr uint64_t kOtherCharacters = uint64_t(1) << 63;
 
+// Tabs, line feeds and carriage returns: they stand between JSON's tokens, not in strings.
+constexpr uint64_t kOtherWhitespace = uint64_t(1) << 62;
+
 constexpr uint64_t class_of_ascii(uint8_t byte) {
+  if (byte == '\t' || byte == '\n' || byte == '\r') return kOtherWhitespace;
   if (byte < 0x20 || byte > 0x7E || byte == '"' || byte == '\\') return kOtherCharacters;
   if (byte >= '0' && byte <= '9') return 1;
   bool is_letter = (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z');

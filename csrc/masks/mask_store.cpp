@@ -16,18 +16,23 @@ constexpr size_t kBytesPerKeptMask = 128;     // of the deque and the table, rou
 // Lists the set bits of word(0) ... word(count - 1). False if there are more than `most`.
 template <typename Word>
 bool list_bits(uint32_t count, size_t most, Word word, std::vector<uint32_t>& bits) {
-  constexpr uint32_t kBlock = 16;
-  for (uint32_t begin = 0; begin < count; begin += kBlock) {
-    uint32_t end = std::min(count, begin + kBlock), any = 0;
-    for (uint32_t i = begin; i < end; ++i) any |= word(i);
-    for (uint32_t i = begin; i < end && any != 0; ++i) {
+  auto list = [&](uint32_t begin, uint32_t end) {
+    for (uint32_t i = begin; i < end; ++i) {
       for (uint32_t left = word(i); left != 0; left &= left - 1) {
         if (bits.size() == most) return false;
         bits.push_back(i << 5 | uint32_t(__builtin_ctz(left)));
       }
     }
+    return true;
+  };
+  constexpr uint32_t kBlock = 8;  // words, which compilers read as vectors
+  uint32_t begin = 0;
+  for (; begin + kBlock <= count; begin += kBlock) {
+    uint32_t any = 0;
+    for (uint32_t i = 0; i < kBlock; ++i) any |= word(begin + i);
+    if (any != 0 && !list(begin, begin + kBlock)) return false;
   }
-  return true;
+  return list(begin, count);
 }
 
 }  // namespace

@@ -57,26 +57,19 @@ class Matcher {
     return {tokens_.end() - ptrdiff_t(std::min(count, tokens_.size())), tokens_.end()};
   }
 
-  // Accepts the tokens before the first that is not allowed, and returns their number.
-  // After a stop token all are.
-  size_t accept_prefix(const int64_t* tokens, size_t count) {
-    error_.clear();
-    size_t num_free = reasoning_.read(tokens, count, vocabulary_->size());
-    if (is_reasoning()) return num_free;
-    try {
-      return num_free + accept_constrained(tokens + num_free, count - num_free);
-    } catch (...) {  // OverAllowance
-      reasoning_.drop(num_free);
-      throw;
-    }
-  }
-
   // Accepts all tokens, or none if one of them is not allowed.
   bool accept(const int64_t* tokens, size_t count) {
     size_t accepted = accept_prefix(tokens, count);
     if (accepted == count) return true;
     drop_tokens(accepted);
     return false;
+  }
+
+  // The number of tokens before the first that is not allowed. The position does not change.
+  size_t num_allowed(const int64_t* tokens, size_t count) {
+    size_t accepted = accept_prefix(tokens, count);
+    drop_tokens(accepted);
+    return accepted;
   }
 
   // `count` must be at most num_tokens().
@@ -255,6 +248,20 @@ class Matcher {
     } catch (const std::bad_alloc&) {
       error_ = "out of memory";  // short enough to be stored without an allocation
       return failed;
+    }
+  }
+
+  // Accepts the tokens before the first that is not allowed, and returns their number.
+  // After a stop token all are.
+  size_t accept_prefix(const int64_t* tokens, size_t count) {
+    error_.clear();
+    size_t num_free = reasoning_.read(tokens, count, vocabulary_->size());
+    if (is_reasoning()) return num_free;
+    try {
+      return num_free + accept_constrained(tokens + num_free, count - num_free);
+    } catch (...) {  // OverAllowance
+      reasoning_.drop(num_free);
+      throw;
     }
   }
 

@@ -52,7 +52,7 @@ class StructuredOutputGrammar(ABC):
     at once.
 
     Attributes:
-        error_reason: why no token is allowed any more, if the engine itself gave up.
+        error_reason: why a token or draft is not allowed, if the engine itself gave up.
     """
 
     error_reason: str = ""
@@ -255,30 +255,6 @@ class StructuredOutputGrammar(ABC):
             bitmask[row] = -1
         else:
             self.fill_bitmask(bitmask, row)
-
-
-class PrefixGrammar(StructuredOutputGrammar):
-    """A grammar whose engine accepts tokens one by one, up to the first that is not
-    allowed."""
-
-    @abstractmethod
-    def _accept_prefix(self, tokens: list[int]) -> int:
-        """Accept the tokens before the first that is not allowed, and return their
-        number."""
-
-    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
-        accepted = self._accept_prefix(tokens)
-        if accepted < len(tokens):
-            self.rollback(accepted)
-            return False
-        return True
-
-    def validate_tokens(self, tokens: list[int]) -> list[int]:
-        num_before = self.num_tokens
-        try:
-            return tokens[: self._accept_prefix(tokens)]
-        finally:  # also where KeyboardInterrupt comes in place of the result
-            self.rollback(self.num_tokens - num_before)
 
 
 def nodes_below(next_token: Sequence[int], next_sibling: Sequence[int]) -> list[tuple[int, int]]:

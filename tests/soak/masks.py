@@ -1,7 +1,8 @@
 """Masks against ``accept`` for every token of small hostile vocabularies.
 
 Vocabularies lack bytes, have tokens twice, tokens without a text, special tokens whose
-names occur in texts, and tokens that cut characters. In each state along a random text:
+names occur in texts, tokens that cut characters, and whitespace in front of tokens.
+JSON may have little, much or special whitespace. In each state along a random text:
 
 * the mask allows exactly the tokens that are accepted, and never none, but for JSON
   Schema in a vocabulary that lacks bytes: its dead ends are counted (docs/fsm.md);
@@ -25,6 +26,7 @@ from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.json_schema import TextForm
 from structout.grammar.vocabulary import BYTES, Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
 from support.random_patterns import random_pattern
@@ -34,6 +36,15 @@ from support.recursive_grammars import random_scannerless_grammar
 
 NUM_CONSTRAINTS, NUM_STEPS, NUM_DRAFTS = 6, 25, 3
 _NAMES = ("<|end|>", "</s>", '"', "a")
+_SPACES = (" ", " ", "\n", "\t", "\r")
+_FORMS = (
+    TextForm(),
+    TextForm(key_order="any"),
+    TextForm(max_whitespace=None),
+    TextForm(any_whitespace=False),
+    TextForm(whitespace_pattern=" *"),
+    TextForm(whitespace_pattern="[ \t]*\n*", key_order="any"),
+)
 # A constraint and texts near it, whose parts become tokens.
 _Made = tuple[Kind, str, list[bytes]]
 
@@ -69,6 +80,9 @@ def hostile_vocabulary(rng: random.Random, texts: list[bytes]) -> Vocabulary:
         text = rng.choice(texts) or b"x"
         begin = rng.randrange(len(text))
         tokens.append(text[begin : begin + rng.choice([1, 1, 2, 3, 8])])
+    for _ in range(rng.choice([0, 0, 5, 20])):
+        text = rng.choice(["", " "]).join(rng.choices(_SPACES, k=rng.choice([1, 2, 5]))).encode()
+        tokens.append(text + rng.choice([b"", b"", rng.choice(tokens)]))
     bytes_of_texts = sorted(set(b"".join(texts)))
     kept = rng.choice([0.7, 0.95, 1.0, 1.0])
     tokens += [bytes([byte]) for byte in bytes_of_texts if rng.random() < kept]
@@ -80,6 +94,10 @@ def hostile_vocabulary(rng: random.Random, texts: list[bytes]) -> Vocabulary:
     empty = [i for i, token in enumerate(tokens) if not token]
     special = tuple((rng.choice(_NAMES), i) for i in empty if rng.random() < 0.5)
     return Vocabulary((*tokens, b""), (len(tokens),), tuple(dict(special).items()))
+
+
+class LimitError(Exception):
+    """The engine gave up on a token: no verdict can be compared."""
 
 
 class Walk:
@@ -96,7 +114,18 @@ class Walk:
 
     def mask(self) -> np.ndarray:
         self.grammar.fill_bitmask(self._masks, 0)
+        self._check_limits()
         return self._row(0)
+
+    def _accepts(self, token: int) -> bool:
+        is_accepted = self.grammar.accept_tokens("", [token])
+        self._check_limits()
+        return is_accepted
+
+    def _check_limits(self) -> None:
+        for grammar in (self.grammar, self.in_bytes):
+            if grammar.error_reason:
+                raise LimitError(grammar.error_reason)
 
     def _row(self, row: int) -> np.ndarray:
         words = self._masks[row].numpy().view(np.uint8)
@@ -109,7 +138,7 @@ class Walk:
         bit_of_text: dict[bytes, bool] = {}
         for token, text in enumerate(self.vocabulary.token_bytes):
             is_allowed = bool(mask[token])
-            is_accepted = self.grammar.accept_tokens("", [token])
+            is_accepted = self._accepts(token)
             if is_accepted:
                 self.grammar.rollback(1)
             if is_allowed != is_accepted:
@@ -122,6 +151,7 @@ class Walk:
                 return f"tokens with the text {text!r} have other bits"
             if text and self._compares_bytes and (is_allowed or self.has_all_bytes):
                 in_bytes = len(self.in_bytes.validate_tokens([*text])) == len(text)
+                self._check_limits()
                 if in_bytes != is_allowed:
                     return f"the mask says {is_allowed} of {text!r}, its bytes say {in_bytes}"
         return None
@@ -131,13 +161,15 @@ class Walk:
         self._masks.fill_(-1)
         num_valid = self.grammar.fill_bitmask_drafts(self._masks, 0, drafts)
         rows = [self._row(row) for row in range(num_valid + 1)]
-        if num_valid != len(self.grammar.validate_tokens(drafts)):
-            return f"{num_valid} of the drafts {drafts} are valid, {self.grammar.validate_tokens(drafts)} are accepted"
+        accepted = self.grammar.validate_tokens(drafts)
+        self._check_limits()
+        if num_valid != len(accepted):
+            return f"{num_valid} of the drafts {drafts} are valid, {accepted} are accepted"
         done = 0
         for row, draft in zip(rows, [*drafts, None], strict=False):
             if not self.grammar.is_terminated() and not np.array_equal(row, self.mask()):
                 return f"the mask after {done} of the drafts {drafts} differs"
-            if draft is None or not self.grammar.accept_tokens("", [draft]):
+            if draft is None or not self._accepts(draft):
                 break
             done += 1
         self.grammar.rollback(done)
@@ -147,23 +179,21 @@ class Walk:
         text = self.vocabulary.token_bytes[token]
         self.text += text
         is_accepted = self.in_bytes.accept_tokens("", [*text]) or not self._compares_bytes
-        if not self.grammar.accept_tokens("", [token]) or not is_accepted:
+        if not self._accepts(token) or not is_accepted:
             return f"{text!r} is allowed and not accepted"
         return None
 
 
 class Masks(Hunter):
-    def __init__(self) -> None:
-        self._bytes = FsmBackend(BYTES)
-
     def hunt(self, seed: int, tally: Tally) -> None:
         rng = random.Random(f"soak masks {seed}")
         for _ in range(NUM_CONSTRAINTS):
             kind, spec, texts = rng.choice(MAKERS)(rng)
             vocabulary = hostile_vocabulary(rng, [text for text in texts if text] or [b"x"])
+            form = rng.choice(_FORMS)
             try:
-                in_bytes = self._bytes.compile_grammar(kind, spec)
-                grammar = FsmBackend(vocabulary).compile_grammar(kind, spec)
+                in_bytes = FsmBackend(BYTES, form=form).compile_grammar(kind, spec)
+                grammar = FsmBackend(vocabulary, form=form).compile_grammar(kind, spec)
             except GrammarError as error:
                 tally.executions[f"constraints refused: {error.kind.value}"] += 1
                 if error.kind is GrammarErrorKind.MALFORMED and "refers to itself" not in str(error):
@@ -171,9 +201,13 @@ class Masks(Hunter):
                 continue
             tally.executions["constraints"] += 1
             walk = Walk(vocabulary, grammar, in_bytes)
-            problem = _walked(walk, kind, rng, tally)
+            try:
+                problem = _walked(walk, kind, rng, tally)
+            except LimitError:
+                tally.executions["texts that met a limit"] += 1
+                continue
             if problem is not None:
-                where = f"{kind}: {spec} after {walk.text!r} over {vocabulary}"
+                where = f"{kind}: {spec}, {form}, after {walk.text!r} over {vocabulary}"
                 tally.findings.append(f"{problem}: {where}"[:3000])
 
 
@@ -183,9 +217,6 @@ def _walked(walk: Walk, kind: Kind, rng: random.Random, tally: Tally) -> str | N
     masks = []
     for _ in range(NUM_STEPS):
         mask = walk.mask()
-        if walk.grammar.error_reason:
-            tally.executions["texts that met a limit"] += 1
-            return None
         masks.append(mask)
         if not mask.any() and kind is Kind.JSON and not walk.has_all_bytes:
             tally.executions["dead ends of JSON where bytes are lacking"] += 1

@@ -46,15 +46,15 @@ void define_matchers(py::module_& module) {
       .def_property_readonly("num_tokens", &Matcher::num_tokens)
       .def("begin_after", [](Matcher& self, std::vector<uint32_t> end) { self.begin_after(Reasoning(std::move(end))); })
       .def_property_readonly("error", &Matcher::error)
-      .def("accept_prefix",
-           [](Matcher& self, const py::sequence& given) {
-             std::vector<int64_t> tokens = tokens_of(given);
-             return run_short_first([&] { return self.accept_prefix(tokens.data(), tokens.size()); });
-           })
       .def("accept",
            [](Matcher& self, const py::sequence& given) {
              std::vector<int64_t> tokens = tokens_of(given);
              return run_short_first([&] { return self.accept(tokens.data(), tokens.size()); });
+           })
+      .def("num_allowed",
+           [](Matcher& self, const py::sequence& given) {
+             std::vector<int64_t> tokens = tokens_of(given);
+             return run_short_first([&] { return self.num_allowed(tokens.data(), tokens.size()); });
            })
       .def("recent_tokens", &Matcher::recent_tokens)
       .def("rollback",

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from structout.grammar.forced_tokens import NUM_CONTEXT_TOKENS, CanonicalTokenizer
-from structout.grammar.interface import PrefixGrammar, check_mask_buffer
+from structout.grammar.interface import StructuredOutputGrammar, check_mask_buffer
 from structout.grammar.native.extension import core
 from structout.masks.bitmask import row_memory
 
@@ -17,7 +17,7 @@ _Grammar = TypeVar("_Grammar", bound="NativeGrammar")
 _MAX_WORK = 1 << 62  # no bound but the limits of the constraint
 
 
-class NativeGrammar(PrefixGrammar):
+class NativeGrammar(StructuredOutputGrammar):
     """The position of one request in a constraint, which a matcher of the C++ core
     keeps.
 
@@ -62,6 +62,9 @@ class NativeGrammar(PrefixGrammar):
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         accepted: bool = self.matcher.accept(tokens)
         return accepted
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        return tokens[: self.matcher.num_allowed(tokens)]
 
     def rollback(self, num_tokens: int) -> None:
         self.matcher.rollback(num_tokens)
@@ -158,10 +161,6 @@ class NativeGrammar(PrefixGrammar):
     def undo_bytes(self) -> None:
         """Undo the last step, which ``accept_bytes`` made."""
         self.matcher.undo_bytes()
-
-    def _accept_prefix(self, tokens: list[int]) -> int:
-        accepted: int = self.matcher.accept_prefix(tokens)
-        return accepted
 
 
 def mask_memory(bitmask: torch.Tensor, vocab_size: int, rows: Sequence[int]) -> tuple[int, int]:
