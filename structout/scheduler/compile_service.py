@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from structout.constraints.config import StructuredOutputsConfig
@@ -31,9 +32,10 @@ from structout.scheduler.stats import CompileStats
 _MAX_OVERDUE_PER_WORKER = 4  # with this many overdue threads per worker, nothing new is started
 _CLOCK_FACTOR = 10  # a compilation may take so many times its CPU seconds by the clock
 _SHORTEST_WAIT = 0.01  # seconds between two looks at the CPU time of compilations
+_IDLE_SECONDS = 1.0  # how long a thread waits for the next job: to start one takes 60 us, and often more
 _NUM_TIMINGS = 1024  # how many compilations the percentiles cover
 _EXIT_WAIT_SECONDS = 0.5  # how long the process waits for compilations when it exits
-_THREAD_NAME = "structout-compile"
+_BUSY, _IDLE = "structout-compile", "structout-idle"  # names of threads
 
 _log = logging.getLogger("structout.scheduler")
 _is_process_exiting = threading.Event()
@@ -56,8 +58,8 @@ class _Subscription(NamedTuple):
 class CompileService:
     """Compiles each key once, for all who submit it, and keeps the results.
 
-    Threads are daemons and live only while there is work. A native compilation cannot
-    be interrupted, and the interpreter would join any other thread before it exits,
+    Threads are daemons and end soon after their work. A native compilation cannot be
+    interrupted, and the interpreter would join any other thread before it exits,
     ``ThreadPoolExecutor``'s included.
 
     A deadline is one of CPU time: what a busy machine does beside a compilation does
@@ -96,6 +98,8 @@ class CompileService:
         self._queue = CompileQueue(config, clock)
         self._cache = CompileCache(config, clock)
         self._num_overdue = 0
+        self._num_idle = 0  # threads that wait for a job and will get none yet
+        self._handed: SimpleQueue[Job | None] = SimpleQueue()  # to idle threads; None tells one to end
         self._is_monitored = False
         self._num_hits = self._num_misses = self._num_timeouts = 0
         self._seconds: deque[float] = deque(maxlen=_NUM_TIMINGS)
@@ -180,6 +184,8 @@ class CompileService:
             self._jobs.clear()
             self._queue.clear()
             self._cache.clear()
+            while self._hand(None):
+                pass
 
     # -- under the lock ----------------------------------------------------------------
 
@@ -241,10 +247,12 @@ class CompileService:
     # -- without the lock: a new thread may need it before it has started --------------
 
     def _start_threads(self) -> None:
-        """Start a thread for each job that may start."""
+        """Let a thread take each job that may start."""
         while (job := self._next_job()) is not None:
+            if self._hand(job):
+                continue
             try:
-                threading.Thread(target=self._work, args=(job,), name=_THREAD_NAME, daemon=True).start()
+                threading.Thread(target=self._work, args=(job,), name=_BUSY, daemon=True).start()
             except RuntimeError:
                 message = "compilation failed: the process cannot start another thread"
                 self._finish(job, CompileCrashError(message))
@@ -253,11 +261,35 @@ class CompileService:
         with self._lock:
             return None if self._closed.is_set() or _is_process_exiting.is_set() else self._queue.start_next()
 
+    def _hand(self, job: Job | None) -> bool:
+        """Hand the job to an idle thread. Return False if there is none."""
+        with self._lock:
+            if self._num_idle == 0:
+                return False
+            self._num_idle -= 1
+        self._handed.put(job)
+        return True
+
     def _work(self, first_job: Job) -> None:
         job: Job | None = first_job
         while job is not None:
+            threading.current_thread().name = _BUSY
             self._finish(job, self._run(job))
-            job = self._next_job()
+            job = self._next_job() or self._wait_for_job()
+
+    def _wait_for_job(self) -> Job | None:
+        with self._lock:
+            if self._closed.is_set() or _is_process_exiting.is_set():
+                return None
+            self._num_idle += 1
+        threading.current_thread().name = _IDLE
+        try:
+            return self._handed.get(timeout=_IDLE_SECONDS)
+        except Empty:
+            with self._lock:
+                is_idle = self._num_idle > 0  # else something was handed to each thread meanwhile
+                self._num_idle -= is_idle
+            return None if is_idle else self._handed.get()
 
     def _run(self, job: Job) -> Result:
         with self._lock:
@@ -359,5 +391,5 @@ def _wait_for_compilations_at_exit() -> None:
     _is_process_exiting.set()
     deadline = time.monotonic() + _EXIT_WAIT_SECONDS
     for thread in threading.enumerate():
-        if thread.name == _THREAD_NAME:
+        if thread.name == _BUSY:
             thread.join(max(0.0, deadline - time.monotonic()))

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import queue
+import random
 import subprocess
 import sys
 import threading
@@ -19,13 +20,14 @@ import pytest
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.limits import Limits
 from structout.errors import CompileCrashError, GrammarError, GrammarLimitError, GrammarTimeoutError, StructOutError
+from structout.scheduler import compile_service
 from structout.scheduler.compile_service import CompileService
 from structout.scheduler.process_lock import ProcessLock
 from support import fresh_process
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 
-LONG = 60  # seconds that a test waits for an event that must happen
+LONG = 6  # seconds that a test waits for an event that must happen
 
 
 @dataclass(eq=False)
@@ -562,6 +564,7 @@ def test_clock_that_jumps_ahead_ends_what_compiles_and_nothing_else(make, gates)
     inboxes = {key: Inbox() for key in ("slow", "next")}
     for key, inbox in inboxes.items():
         service.submit(key, "", inbox)
+    assert [gates.next_started() for _ in range(3)] == ["good", "bad", "slow"]
     clock.now += 1e9
     assert isinstance(inboxes["slow"].get(), GrammarTimeoutError)
     assert inboxes["next"].get().text == "next"
@@ -633,7 +636,37 @@ def test_threads_end_when_there_is_no_work(make):
     service = make(Compiled, compile_workers=4, compile_timeout=0.1)
     for i in range(20):
         compile_with(service, i)
-    wait_until(lambda: not [t for t in threading.enumerate() if t.name.startswith("structout-")])
+    wait_until(no_thread_is_left)
+
+
+def no_thread_is_left():
+    return not [t for t in threading.enumerate() if t.name.startswith("structout-")]
+
+
+def test_thread_takes_the_next_job(make):
+    wait_until(no_thread_is_left)
+    service = make(lambda key: Compiled(threading.get_ident()))
+    idents = set()
+    for i in range(5):
+        idents.add(compile_with(service, i).text)
+        wait_until(lambda: [t for t in threading.enumerate() if t.name == "structout-idle"])
+    assert len(idents) == 1
+    service.close()
+    wait_until(no_thread_is_left)
+
+
+def test_no_job_is_lost_when_threads_end(make, monkeypatch):
+    monkeypatch.setattr(compile_service, "_IDLE_SECONDS", 1e-4)
+    service = make(Compiled, compile_workers=3)
+    rng = random.Random(0)
+    for first in range(0, 1500, 3):
+        inboxes = [Inbox() for _ in range(rng.randrange(1, 4))]
+        for i, inbox in enumerate(inboxes):
+            service.submit(first + i, "", inbox)
+        assert sorted(inbox.get().text for inbox in inboxes) == [first + i for i in range(len(inboxes))]
+        time.sleep(rng.random() * 3e-4)
+    wait_until(lambda: service._num_idle == 0)
+    assert service._handed.empty()
 
 
 # -- turns -----------------------------------------------------------------------------
@@ -825,6 +858,7 @@ def test_close_inside_on_done_stops_the_next_callback(make, gates):
 
 PREAMBLE = f"""
 import json, os, random, sys, threading, time
+from structout.scheduler import compile_service
 from structout.scheduler.compile_service import CompileService
 from structout.scheduler.process_lock import ProcessLock
 from structout.constraints.config import StructuredOutputsConfig

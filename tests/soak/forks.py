@@ -104,15 +104,7 @@ def child(inherited: StructuredOutputManager, seed: str) -> int:
 
 class Forks(Hunter):
     """Never uses the engine in its own process, so that each seed begins with one that
-    has not been used: what it makes at its first use may be half made in a fork.
-
-    So may torch's operators, each of which is made by its first call. That is torch's
-    matter: those that are needed here are called before.
-    """
-
-    def __init__(self) -> None:
-        masks = BufferRing(1, V).next(1).array
-        draw(torch.from_numpy(masks).to("cpu"), random.Random(0))
+    has not been used: what it makes at its first use may be half made in a fork."""
 
     def hunt(self, seed: int, tally: Tally) -> None:
         reader, writer = os.pipe()
@@ -132,6 +124,9 @@ def _write_tally(writer: int, seed: int) -> int:
 
 
 def _with_threads(seed: int) -> Tally:
+    # Torch makes its operators at their first calls, and its thread pool anew after a fork. Neither is safe beside other
+    # threads. That is torch's matter, so both are made here, before there are any.
+    draw(torch.from_numpy(BufferRing(1, V).next(1).array).to("cpu"), random.Random(0))
     tally = Tally()
     rng = random.Random(f"soak forks {seed}")
     workers = [Worker(f"soak forks {seed} {i}") for i in range(_NUM_THREADS)]
