@@ -87,7 +87,7 @@ uint32_t Schema::number_alike(const Node& node) {
     for (size_t i = 0; i < value.items.size(); ++i) {
       if (value.is_object()) {
         const std::string& name = value.names[i];
-        bool is_unknown = name == "format" && options_.formats.count(value.items[i].text) == 0;
+        bool is_unknown = name == "format" && options_.formats->by_name.count(value.items[i].text) == 0;
         if (is_unknown || name == "id" || name[0] == '$') return false;
         text += std::to_string(name.size()) + ":" + name;
       }

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -27,9 +28,13 @@ struct Format {
   bool is_narrower = false;              // the standard allows more values
 };
 
+struct Formats {
+  std::map<std::string, Format> by_name;
+};
+
 struct SchemaOptions {
   std::vector<bool> allowed_bytes = std::vector<bool>(256, true);  // in texts of this schema
-  std::map<std::string, Format> formats;                           // by name
+  std::shared_ptr<const Formats> formats = std::make_shared<Formats>();
   std::vector<std::string> refused_formats;      // that JSON Schema defines and no expression enforces
   std::map<std::string, std::string> documents;  // texts of other schemas that references may name, by URI
   std::vector<std::string> impossible_arrays{};  // JSON pointers to schemas that no array satisfies

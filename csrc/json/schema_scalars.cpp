@@ -148,15 +148,16 @@ void Schema::add_string(const Value& schema, std::vector<Formula>& all) {
   }
   const Value* format = schema.find("format");
   if (format == nullptr || !format->is_string()) return;
-  auto known = options_.formats.find(format->text);
+  const std::map<std::string, Format>& formats = options_.formats->by_name;
+  auto known = formats.find(format->text);
   if (document_.draft(schema) <= 6) {  // drafts before 7 may read the same name by an older standard
     for (const char* draft : {"7", "4"}) {
       if (draft == std::string("4") && document_.draft(schema) > 3) continue;
-      auto older = options_.formats.find(format->text + " before draft " + draft);
-      if (older != options_.formats.end()) known = older;
+      auto older = formats.find(format->text + " before draft " + draft);
+      if (older != formats.end()) known = older;
     }
   }
-  if (known != options_.formats.end()) {
+  if (known != formats.end()) {
     const Format& of = known->second;
     for (const std::string& expression : of.expressions) {
       all.push_back(texts_.strings_matching("^(?:" + expression + ")$"));

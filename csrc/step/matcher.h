@@ -156,6 +156,12 @@ class Matcher {
     return fill(state, row);
   }
 
+  // Whether any token may come next. Computes the mask, if it has not been.
+  bool allows_any() const {
+    std::vector<uint32_t> words(row_words());
+    return is_unconstrained() || fill(current_state(), words.data());
+  }
+
   // The state of the present position, which a stop token does not change.
   virtual uint32_t current_state() const = 0;
 

@@ -414,13 +414,17 @@ class StructuredOutputBackend(ABC):
 
     def _refuse_empty_language(self, grammar: StructuredOutputGrammar, request_type: StructuredOutputOptions) -> None:
         """Raise ``GrammarError`` for a grammar that allows nothing at its start."""
-        mask = allocate_token_bitmask(1, self.vocabulary.size, pin_memory=False)
-        grammar.fill_bitmask(mask, 0)
-        if not mask.numpy().any():
+        if not self._allows_any(grammar):
             if grammar.error_reason:
                 raise GrammarError(grammar.error_reason, kind=GrammarErrorKind.LIMIT)
             message = f"the {request_type.value} constraint allows no text at all"
             raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE)
+
+    def _allows_any(self, grammar: StructuredOutputGrammar) -> bool:
+        """Whether the grammar allows a token."""
+        mask = allocate_token_bitmask(1, self.vocabulary.size, pin_memory=False)
+        grammar.fill_bitmask(mask, 0)
+        return bool(mask.numpy().any())
 
     @abstractmethod
     def destroy(self) -> None:

@@ -38,9 +38,14 @@ void define_json(py::module_& module) {
            }),
            py::arg("expressions"), py::arg("max_length"), py::arg("is_narrower"));
 
+  py::class_<json::Formats, std::shared_ptr<json::Formats>>(module, "Formats")
+      .def(py::init([](std::map<std::string, json::Format> by_name) { return json::Formats{std::move(by_name)}; }),
+           py::arg("by_name"));
+
   py::class_<json::SchemaOptions>(module, "SchemaOptions")
       .def(py::init<>())
-      .def_readwrite("formats", &json::SchemaOptions::formats)
+      .def_property("formats", nullptr,
+                    [](json::SchemaOptions& self, std::shared_ptr<json::Formats> formats) { self.formats = formats; })
       .def_readwrite("refused_formats", &json::SchemaOptions::refused_formats)
       .def_readwrite("documents", &json::SchemaOptions::documents);
 

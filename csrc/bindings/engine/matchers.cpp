@@ -56,6 +56,7 @@ void define_matchers(py::module_& module) {
              std::vector<int64_t> tokens = tokens_of(given);
              return run_short_first([&] { return self.num_allowed(tokens.data(), tokens.size()); });
            })
+      .def("allows_any", [](const Matcher& self) { return run_short_first([&] { return self.allows_any(); }); })
       .def("recent_tokens", &Matcher::recent_tokens)
       .def("rollback",
            [](Matcher& self, int64_t count) {

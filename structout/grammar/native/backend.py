@@ -250,6 +250,9 @@ class FsmBackend(StructuredOutputBackend):
             self._refuse_empty_language(grammar, constraint.kind)
         return grammar
 
+    def _allows_any(self, grammar: StructuredOutputGrammar) -> bool:
+        return bool(cast(NativeGrammar, grammar).matcher.allows_any())
+
     def _refuse_empty(self, constraint: Constraint, native: _Compiled) -> None:
         if not isinstance(native, SchemaIndex) and native.is_empty:  # SchemaIndex refuses by itself
             message = f"the {constraint.kind.value} constraint allows no text at all"

@@ -215,7 +215,7 @@ _EXACT_UNDER_NEGATION = {
 
 
 @cache
-def native_formats(*, may_be_negated: bool = False, are_narrower_left_out: bool = False) -> dict[str, Any]:
+def native_formats(*, may_be_negated: bool = False, are_narrower_left_out: bool = False) -> Any:
     """The formats for the options of the core.
 
     Args:
@@ -223,8 +223,10 @@ def native_formats(*, may_be_negated: bool = False, are_narrower_left_out: bool 
         are_narrower_left_out: whether the other narrower ones are annotations.
     """
     formats = FORMATS | _OLDER_FORMATS | (_EXACT_UNDER_NEGATION if may_be_negated else {})
-    return {
-        name: core().Format(list(each.expressions), each.max_length or 0, each.is_narrower)
-        for name, each in formats.items()
-        if not (each.is_narrower and are_narrower_left_out)
-    }
+    return core().Formats(
+        {
+            name: core().Format(list(each.expressions), each.max_length or 0, each.is_narrower)
+            for name, each in formats.items()
+            if not (each.is_narrower and are_narrower_left_out)
+        }
+    )

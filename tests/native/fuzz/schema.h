@@ -16,7 +16,8 @@ namespace structout::fuzz {
 
 inline json::SchemaOptions schema_options() {
   json::SchemaOptions options;
-  options.formats = {{"date", {{"^[0-9]{4}-(0[1-9]|1[0-2])$"}, 10, false}}, {"short", {{"^.{0,2}$", "a"}, 0, true}}};
+  options.formats = std::make_shared<json::Formats>(
+      json::Formats{{{"date", {{"^[0-9]{4}-(0[1-9]|1[0-2])$"}, 10, false}}, {"short", {{"^.{0,2}$", "a"}, 0, true}}}});
   options.refused_formats = {"uri-template"};
   options.documents = {{"http://a/b", R"({"$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}}}})"},
                        {"http://a/c", R"({"$id": "http://a/d/", "$anchor": "x", "type": "string"})"}};
