@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "context_free/grammar_index.h"
+#include "step/drafts.h"
 #include "step/matcher.h"
 
 namespace structout::context_free {
@@ -59,17 +60,12 @@ class GrammarMatcher final : public engine::Matcher {
     uint32_t token = engine::kNoState;
     std::string bytes{};
   };
-  struct Draft {
-    uint32_t before;  // the state that it follows
-    uint32_t token;
-    TextPlace place;
-  };
 
   const Network& network() const { return *index_->parts().network; }
 
   TextPlace place(uint32_t state) const {
     if (!keeps_places_) return {state};
-    return state == kOwn ? history_.back() : drafts_[state - kOwn - 1].place;
+    return state == kOwn ? history_.back() : drafts_.place(state);
   }
 
   void prefetch_place() const override { __builtin_prefetch(&history_.back()); }
@@ -93,11 +89,10 @@ class GrammarMatcher final : public engine::Matcher {
     states->take_over_ends(*states_, history_);
     std::vector<TextPlace> history = {states->start()};
     for (const Step& step : steps_) history.push_back(finishable(after(*states, history.back(), step)));
-    std::vector<Draft> drafts = drafts_;
-    for (Draft& draft : drafts) {
-      const TextPlace& before = draft.before == kOwn ? history.back() : drafts[draft.before - kOwn - 1].place;
-      draft.place = finishable(after(*states, before, {draft.token}));
-    }
+    if (drafts_.has_moved()) drafts_.clear();
+    engine::Drafts<TextPlace> drafts = drafts_.read_again(history.back(), [&](const TextPlace& from, uint32_t token) {
+      return finishable(after(*states, from, {token}));
+    });
     states_ = std::move(states);
     has_own_states_ = true;
     history_ = std::move(history);
@@ -117,18 +112,19 @@ class GrammarMatcher final : public engine::Matcher {
   }
 
   bool read(Step step) {
-    TextPlace next =
-        with_room([&] { return after(*states_, history_.back(), step); });  // asked where the mask was filled
-    if (next.is_dead()) return false;
     engine::make_room(history_);
     if (has_embedded_) engine::make_room(steps_);
+    const TextPlace* drafted = step.bytes.empty() ? drafts_.follow(step.token) : nullptr;
+    TextPlace next = drafted != nullptr ? *drafted : with_room([&] { return after(*states_, history_.back(), step); });
+    if (next.is_dead()) return false;
     history_.push_back(std::move(next));
     if (has_embedded_) steps_.push_back(std::move(step));
-    drafts_.clear();
+    if (drafted == nullptr) drafts_.clear();
     if (index_->is_outgrown(*states_)) {
       try {
         states_ = index_->moved(*states_, history_);
         has_own_states_ = false;
+        drafts_.clear();
       } catch (const std::bad_alloc&) {  // it stays on the old ones until the next step
       }
     }
@@ -154,12 +150,9 @@ class GrammarMatcher final : public engine::Matcher {
   }
 
   uint32_t next_state(uint32_t state, uint32_t token) const override {
-    return with_room([&]() -> uint32_t {
-      TextPlace next = after(*states_, place(state), {token});
-      if (next.is_dead() || !keeps_places_) return next.state;
-      drafts_.push_back({state, token, std::move(next)});
-      return kOwn + uint32_t(drafts_.size());
-    });
+    if (drafts_.has_moved()) drafts_.clear();
+    TextPlace next = with_room([&] { return after(*states_, place(state), {token}); });
+    return next.is_dead() || !keeps_places_ ? next.state : drafts_.add(state, token, std::move(next));
   }
 
   bool fill_text(uint32_t state, engine::MaskRow& row) const override {
@@ -206,7 +199,7 @@ class GrammarMatcher final : public engine::Matcher {
   mutable bool has_own_states_ = false;
   uint32_t number_;                         // of the index with these stop tokens
   mutable std::vector<TextPlace> history_;  // before each step, and now
-  mutable std::vector<Draft> drafts_;
+  mutable engine::Drafts<TextPlace> drafts_{kOwn};
   mutable std::pair<uint32_t, uint32_t> last_language_{0, 0};  // the number of its states, and with the stop tokens
 };
 

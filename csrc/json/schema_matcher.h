@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "json/schema_index.h"
+#include "step/drafts.h"
 #include "step/matcher.h"
 
 namespace structout::json {
@@ -22,7 +23,7 @@ class SchemaMatcher final : public engine::Matcher {
         number_(states_->number_with(this->stop_tokens())),
         place_(states_->start()) {}
 
-  uint32_t current_state() const override { return 0; }
+  uint32_t current_state() const override { return kOwn; }
   std::vector<State> control_state() const {
     return with_room([&] { return states_->control_state(*place_); });
   }
@@ -35,13 +36,9 @@ class SchemaMatcher final : public engine::Matcher {
     uint32_t token;  // kNoToken if it is bytes
     std::string bytes;
   };
-  struct Draft {
-    uint32_t before;  // the state that it follows
-    uint32_t token;
-    PlacePtr place;
-  };
+  static constexpr uint32_t kOwn = 0;
 
-  const Place& place(uint32_t state) const { return state == 0 ? *place_ : *drafts_[state - 1].place; }
+  const Place& place(uint32_t state) const { return state == kOwn ? *place_ : *drafts_.place(state); }
 
   void prefetch_place() const override {
     __builtin_prefetch(&place_->mask);
@@ -70,10 +67,9 @@ class SchemaMatcher final : public engine::Matcher {
       PlacePtr next = step.token == kNoToken ? states->after(*place, step.bytes) : states->after(*place, step.token);
       history.push_back(std::exchange(place, std::move(next)));
     }
-    std::vector<Draft> drafts = drafts_;
-    for (Draft& draft : drafts) {
-      draft.place = states->after(draft.before == 0 ? *place : *drafts[draft.before - 1].place, draft.token);
-    }
+    if (drafts_.has_moved()) drafts_.clear();
+    auto after = [&states](const PlacePtr& from, uint32_t token) { return states->after(*from, token); };
+    engine::Drafts<PlacePtr> drafts = drafts_.read_again(place, after);
     states_ = std::move(states);
     has_own_states_ = true;
     number_ = states_->number_with(stop_tokens());
@@ -83,21 +79,37 @@ class SchemaMatcher final : public engine::Matcher {
   }
 
   bool advance(uint32_t token) override {
-    return with_room([&] { return push(states_->after(*place_, token), {token, {}}); });
+    make_room();
+    if (const PlacePtr* drafted = drafts_.follow(token)) {
+      push(*drafted, {token, {}});
+      return true;
+    }
+    return read({token, {}}, [&] { return states_->after(*place_, token); });
   }
 
   bool advance_bytes(const std::string& bytes) override {
-    return with_room([&] { return push(states_->after(*place_, bytes), {kNoToken, bytes}); });
+    make_room();
+    return read({kNoToken, bytes}, [&] { return states_->after(*place_, bytes); });
   }
 
-  bool push(PlacePtr next, Step step) {
+  template <typename After>
+  bool read(Step step, After after) {
+    PlacePtr next = with_room(after);
     if (next == nullptr) return false;
-    engine::make_room(history_);
-    engine::make_room(steps_);
-    history_.push_back(std::exchange(place_, std::move(next)));
-    steps_.push_back(std::move(step));
+    push(std::move(next), std::move(step));
     drafts_.clear();
     return true;
+  }
+
+  void make_room() {
+    engine::make_room(history_);
+    engine::make_room(steps_);
+  }
+
+  // There must be room.
+  void push(PlacePtr next, Step step) {
+    history_.push_back(std::exchange(place_, std::move(next)));
+    steps_.push_back(std::move(step));
   }
 
   void drop(size_t count) override {
@@ -111,12 +123,9 @@ class SchemaMatcher final : public engine::Matcher {
   bool is_complete(uint32_t state) const override { return place(state).is_complete; }
 
   uint32_t next_state(uint32_t state, uint32_t token) const override {
-    return with_room([&]() -> uint32_t {
-      PlacePtr next = states_->after(place(state), token);
-      if (next == nullptr) return engine::kNoState;
-      drafts_.push_back({state, token, std::move(next)});
-      return uint32_t(drafts_.size());
-    });
+    if (drafts_.has_moved()) drafts_.clear();
+    PlacePtr next = with_room([&] { return states_->after(place(state), token); });
+    return next == nullptr ? engine::kNoState : drafts_.add(state, token, std::move(next));
   }
 
   bool fill_text(uint32_t state, engine::MaskRow& row) const override {
@@ -141,7 +150,7 @@ class SchemaMatcher final : public engine::Matcher {
   mutable uint32_t number_;                // of states_ with these stop tokens
   mutable PlacePtr place_;                 // now
   mutable std::vector<PlacePtr> history_;  // before each step
-  mutable std::vector<Draft> drafts_;
+  mutable engine::Drafts<PlacePtr> drafts_{kOwn};
 };
 
 }  // namespace structout::json

@@ -1,6 +1,7 @@
 """Masks of chains and trees of drafts, against forks that accept the drafts one by
 one."""
 
+import json
 import random
 
 import pytest
@@ -76,9 +77,10 @@ def random_drafts(rng, grammar):
     return drafts
 
 
-def allowed_token(rng, grammar):
+def allowed_token(rng, grammar, among=V):
+    """One of the first ``among`` tokens that are allowed."""
     is_allowed = unpack_bitmask(mask_of(grammar), V)
-    return rng.choice(is_allowed.nonzero().flatten().tolist())
+    return rng.choice(is_allowed.nonzero().flatten().tolist()[:among])
 
 
 def at_some_position(rng, grammar):
@@ -124,14 +126,14 @@ def test_draft_chains_of_a_step_have_the_masks_of_each_alone(backend, start, see
     assert [grammar.num_tokens for grammar in grammars] == before
 
 
-def random_tree(rng, grammar, num_nodes):
+def random_tree(rng, grammar, num_nodes, among=V):
     """Tokens, next_token and next_sibling of a tree whose nodes have random parents."""
     here = {0: grammar.fork()}
     tokens, next_token, next_sibling = [0], [-1], [-1]
     for node in range(1, num_nodes):
         above = rng.choice(list(here))
         wrong = rng.random() < 0.2 or here[above].is_terminated()
-        tokens.append(rng.choice([-1, V, STOP, rng.randrange(V)]) if wrong else allowed_token(rng, here[above]))
+        tokens.append(rng.choice([-1, V, STOP, rng.randrange(V)]) if wrong else allowed_token(rng, here[above], among))
         next_token.append(-1)
         next_sibling.append(next_token[above])
         next_token[above] = node
@@ -174,6 +176,44 @@ def test_draft_tree_with_cycle_or_bad_index_is_refused(start, next_token, next_s
     with pytest.raises(ValueError, match="must form a tree"):
         here.fill_bitmask_tree(allocate_token_bitmask(2, V), 0, [0, 1], next_token, next_sibling)
     assert here.num_tokens == 0
+
+
+REMEMBERED = {"type": ["array", "string"], "items": {"$ref": "#"}, "uniqueItems": True}
+CONTENT = {"type": "json_schema", "json_schema": REMEMBERED}
+TAG = {"type": "structural_tag", "format": {"type": "tag", "begin": "<a>", "end": "</a>", "content": CONTENT}}
+RECURSIVE = {
+    "json": (StructuredOutputOptions.JSON, json.dumps(REMEMBERED)),
+    "grammar": (StructuredOutputOptions.GRAMMAR, 'root ::= "(" root ")" | "[" root "]" root | [a-c]*'),
+    "tag": (StructuredOutputOptions.STRUCTURAL_TAG, json.dumps(TAG)),
+}
+
+
+@pytest.mark.parametrize("name", RECURSIVE)
+@for_each_seed(15, long=60)
+def test_text_that_follows_its_drafts_is_where_one_without_them_is(name, seed):
+    start = FsmBackend(Vocabulary.from_tokenizer(TOKENIZER, V)).compile_grammar(*RECURSIVE[name])
+    rng = random.Random(2000 + seed)
+    drafted, plain = start.copy(), start.copy()
+    for _ in range(20):
+        tokens, next_token, next_sibling = random_tree(rng, plain, rng.randrange(1, 12), among=rng.choice([2, 3, 20]))
+        mask = allocate_token_bitmask(len(tokens), V)
+        drafted.fill_bitmask_tree(mask, 0, tokens, next_token, next_sibling)
+        path, at = [], 0
+        while (at := next_token[at]) != -1:
+            while next_sibling[at] != -1 and rng.random() < 0.5:
+                at = next_sibling[at]
+            path.append(tokens[at])
+        path = path[: rng.randrange(len(path) + 1)]
+        if rng.random() < 0.3:
+            path.append(rng.randrange(V))
+        for part in [path] if rng.random() < 0.5 else [[token] for token in path]:
+            assert drafted.accept_tokens("", part) == plain.accept_tokens("", part)
+        if rng.random() < 0.3:
+            count = rng.randint(0, plain.num_tokens)
+            drafted.rollback(count)
+            plain.rollback(count)
+        assert drafted.num_tokens == plain.num_tokens
+        assert torch.equal(mask_of(drafted), mask_of(plain))
 
 
 # -- the end of thinking ---------------------------------------------------------------

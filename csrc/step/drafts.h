@@ -1,0 +1,67 @@
+// The places that the drafts of a text lead to.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace structout::engine {
+
+// Numbers them as states of a matcher: `own` is the present place, those above it are drafts'.
+// Once the text has moved, the numbers mean nothing, but where it moves along the drafts its
+// places are known.
+template <typename Place>
+class Drafts {
+ public:
+  explicit Drafts(uint32_t own) : own_(own) {}
+
+  const Place& place(uint32_t state) const { return drafts_[state - own_ - 1].place; }
+
+  // Adds the place that a token leads to from a state, and returns its state.
+  uint32_t add(uint32_t before, uint32_t token, Place place) {
+    drafts_.push_back({before, token, std::move(place)});
+    return own_ + uint32_t(drafts_.size());
+  }
+
+  // Moves by a token. The place after it, or null if it was not drafted.
+  const Place* follow(uint32_t token) {
+    for (size_t i = moved_; i < drafts_.size(); ++i) {
+      if (drafts_[i].before != own_ + moved_ || drafts_[i].token != token) continue;
+      moved_ = uint32_t(i + 1);
+      return &drafts_[i].place;
+    }
+    return nullptr;
+  }
+
+  bool has_moved() const { return moved_ != 0; }
+
+  void clear() {
+    drafts_.clear();
+    moved_ = 0;
+  }
+
+  // The same drafts with the places that `after` leads to.
+  template <typename After>
+  Drafts read_again(const Place& present, After after) const {
+    Drafts again(own_);
+    for (const Draft& draft : drafts_) {
+      again.add(draft.before, draft.token,
+                after(draft.before == own_ ? present : again.place(draft.before), draft.token));
+    }
+    return again;
+  }
+
+ private:
+  struct Draft {
+    uint32_t before;  // the state that it follows
+    uint32_t token;
+    Place place;
+  };
+
+  uint32_t own_;
+  std::vector<Draft> drafts_;
+  uint32_t moved_ = 0;  // the number of the draft that the text has moved to
+};
+
+}  // namespace structout::engine
