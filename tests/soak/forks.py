@@ -126,6 +126,7 @@ def _write_tally(writer: int, seed: int) -> int:
 def _with_threads(seed: int) -> Tally:
     # Torch makes its operators at their first calls, and its thread pool anew after a
     # fork. Neither is safe beside other threads, so it is done before there are any.
+    torch.set_num_threads(torch.get_num_threads())
     draw(torch.from_numpy(BufferRing(1, V).next(1).array).to("cpu"), random.Random(0))
     tally = Tally()
     rng = random.Random(f"soak forks {seed}")
