@@ -12,7 +12,7 @@ import torch
 
 import structout
 from structout.masks.bitmask import bitmask_width
-from structout.ops import reference
+from structout.ops import reference, sampling_math
 from support import fresh_process
 from support import masked_sample_cases as cases
 from support.devices import DEVICES
@@ -105,6 +105,24 @@ def test_masked_sample_on_longest_row_does_not_overflow_masses(device):
     logits = torch.randn(1, 2**23 - 1, generator=torch.Generator().manual_seed(0))
     logits[0, -1] = 9.0
     cases.check(sample_logprobs, case_of(logits, device=device, temperature=1e30, top_p=0.5))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_top_p_that_lacks_one_unit_of_mass_keeps_the_next_token(device):
+    """Of some 2^41 units. The target is a float32, so many tokens with an odd mass come
+    before the next ones, and the logit of one of them is searched for."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.empty(1, 100_001).uniform_(-11.8, -11.2, generator=generator)
+    logits[0, 0], logits[0, 70_000:] = 0.0, -12.0
+    choices = torch.empty(1 << 20).uniform_(-11.8, -11.2, generator=generator)
+    masses = sampling_math.mass(logits[0])
+    before = masses[:70_000].sum() - masses[1] + sampling_math.mass(choices)
+    total = (before + masses[70_000:].sum()).float()
+    top_p = (before + 1).float() / total
+    found = ((top_p * total).to(torch.int64) == before + 1).nonzero()[0, 0]
+    logits[0, 1] = choices[found]
+    case = case_of(logits.repeat(16, 1), device=device, top_p=float(top_p[found]))
+    assert (cases.check(sample_logprobs, case) >= 70_000).any()
 
 
 @pytest.mark.parametrize("device", DEVICES)
