@@ -65,7 +65,7 @@ test-torch:  ## one wheel in the oldest and the newest CUDA build of torch; need
 
 # make soak SECONDS=600 ONLY=draws. A finding names its seed: make soak ONLY=draws SEED=7 SECONDS=0
 SECONDS ?= 60
-soak: $(VENV)/test.installed  ## hunt for faults at length: SECONDS in all, ONLY one hunter; writes bench/results
+soak: $(VENV)/soak.installed  ## hunt for faults at length: SECONDS in all, ONLY one hunter; writes bench/results
 	PYTHONPATH=tests $(BIN)/python -m soak --seconds $(SECONDS) $(if $(ONLY),--only $(ONLY)) $(if $(SEED),--seed $(SEED))
 
 soak-vllm: $(VLLM_VENV)/test.installed  ## the same for vLLM's server with the plugin
@@ -133,6 +133,10 @@ $(VENV)/test.installed: $(VENV)/demo.installed
 	@$(PIP) install -c constraints.txt --group test --group bench
 	@echo "building the CUDA ops for $(if $(TEST_ARCHS),architecture $(TEST_ARCHS),every architecture), if nvcc is here: minutes ..."
 	@$(if $(TEST_ARCHS),STRUCTOUT_CUDA_ARCHS="$(TEST_ARCHS)") $(PIP) install --no-build-isolation --no-deps -e .
+	@touch $@
+
+$(VENV)/soak.installed: $(VENV)/test.installed
+	@$(PIP) install -c constraints.txt --group soak
 	@touch $@
 
 $(VENV)/dev.installed: $(VENV)/demo.installed $(VENV)/lint.installed

@@ -97,6 +97,9 @@ def main() -> int:
     if "coverage" in names and coverage.clang() is None:
         print("coverage: skipped, needs clang with libFuzzer, as in Debian's clang and libclang-rt-dev")
         names.remove("coverage")
+    if "parsers" in names and importlib.util.find_spec("atheris") is None:
+        print("parsers: skipped, needs Atheris")
+        names.remove("parsers")
     if "vllm" in names and importlib.util.find_spec("vllm") is None:
         print("vllm: skipped, needs vLLM: make soak-vllm")
         names.remove("vllm")

@@ -26,6 +26,7 @@ HUNTERS = (
     "allocations",
     "forks",
     "coverage",
+    "parsers",
     "mutants",
     "vllm",
 )

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from soak import days, draws, masks, mutants, node
+from soak import days, draws, masks, mutants, node, parsers
 from soak.hunt import HUNTERS, Hunter, Tally, hunted, hunter, short_run
 from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.grammar.native.backend import FsmBackend
@@ -24,7 +24,10 @@ from support.locations import ROOT
 LONG_SECONDS = {"grammars": 30, "nested": 20}  # the first: no other test compares the engine with the judge
 
 
-@pytest.mark.parametrize("name", [name for name in HUNTERS if name not in ("allocations", "coverage", "vllm")])
+LEFT_OUT = ("allocations", "coverage", "parsers", "vllm")  # which need tools, or other tests run
+
+
+@pytest.mark.parametrize("name", [name for name in HUNTERS if name not in LEFT_OUT])
 def test_hunter_finds_nothing(name, num_cases, request):
     if name == "nested" and not request.config.getoption("--long"):
         pytest.skip("building the engine takes minutes: make test-all")
@@ -45,6 +48,21 @@ def test_hunt_of_draws_finds_a_draw_that_the_mask_forbids():
     ids[row] = int((~batch.allowed[batch.mask_of_row[row]]).nonzero()[0])
     draws.check(batch, (ids, *others), random.Random(0), found)
     assert f"1 illegal draws, first {int(ids[row])} in row {row}" in found.findings
+
+
+@pytest.mark.parametrize("target", parsers.TARGETS)
+def test_parsers_take_what_is_nearly_a_constraint(target, num_cases):
+    """As the hunt with Atheris, whose first inputs these are, without its guidance."""
+    read, rng = parsers.reader(target), random.Random(target)
+    texts = [text.encode() for text in parsers.inputs(target)]
+    for _ in range(num_cases(500, long=10_000)):
+        data = bytearray(rng.choice(texts))
+        for _ in range(rng.randrange(4)):
+            begin = rng.randrange(len(data) + 1)
+            other = rng.choice(texts)
+            first = rng.randrange(len(other) + 1)
+            data[begin : begin + rng.randrange(4)] = other[first : first + rng.choice([1, 2, 20])]
+        read(bytes(data))
 
 
 @pytest.mark.planted
