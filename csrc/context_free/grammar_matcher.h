@@ -112,14 +112,16 @@ class GrammarMatcher final : public engine::Matcher {
   }
 
   bool read(Step step) {
-    engine::make_room(history_);
-    if (has_embedded_) engine::make_room(steps_);
+    make_room();
     const TextPlace* drafted = step.bytes.empty() ? drafts_.follow(step.token) : nullptr;
     TextPlace next = drafted != nullptr ? *drafted : with_room([&] { return after(*states_, history_.back(), step); });
     if (next.is_dead()) return false;
+    if (drafted == nullptr) {
+      make_room();  // the history may be another one
+      drafts_.clear();
+    }
     history_.push_back(std::move(next));
     if (has_embedded_) steps_.push_back(std::move(step));
-    if (drafted == nullptr) drafts_.clear();
     if (index_->is_outgrown(*states_)) {
       try {
         states_ = index_->moved(*states_, history_);
@@ -129,6 +131,11 @@ class GrammarMatcher final : public engine::Matcher {
       }
     }
     return true;
+  }
+
+  void make_room() {
+    engine::make_room(history_);
+    if (has_embedded_) engine::make_room(steps_);
   }
 
   bool advance(uint32_t token) override { return read({token}); }

@@ -88,7 +88,6 @@ class SchemaMatcher final : public engine::Matcher {
   }
 
   bool advance_bytes(const std::string& bytes) override {
-    make_room();
     return read({kNoToken, bytes}, [&] { return states_->after(*place_, bytes); });
   }
 
@@ -96,6 +95,7 @@ class SchemaMatcher final : public engine::Matcher {
   bool read(Step step, After after) {
     PlacePtr next = with_room(after);
     if (next == nullptr) return false;
+    make_room();  // the history may be another one
     push(std::move(next), std::move(step));
     drafts_.clear();
     return true;
