@@ -23,7 +23,7 @@ def main(model: str) -> None:
         model,
         speculative_config={  # jump-forward: the tokens that a grammar forces become drafts
             "method": "custom_class",
-            "model": "structout.integrations.vllm.jump_forward.Proposer",
+            "model": "structout.integrations.vllm.proposer.Proposer",
             "num_speculative_tokens": 8,
         },
         max_model_len=512,

@@ -22,8 +22,6 @@ MAY_INCLUDE = {
     folder: set(includes.split()) for folder, includes in re.findall(r"^csrc/(\w+) <-(.*)$", DOCUMENT, re.MULTILINE)
 }
 IMPORTS = import_table.imports()
-# Users import both: structout's own loops, and vLLM's drafts.
-TWICE = {"jump_forward"}
 
 
 def line_of(module: str) -> str:
@@ -66,7 +64,7 @@ def test_modules_do_not_import_one_another():
 def test_no_two_modules_have_one_name():
     """A kernel in Triton has the name of its op, though."""
     names = Counter(name.rpartition(".")[2] for name in IMPORTS if not name.startswith("triton_kernels."))
-    assert {name for name, count in names.items() if count > 1} == TWICE
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_imports_of_returns_modules_and_not_their_members():

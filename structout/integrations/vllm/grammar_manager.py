@@ -15,7 +15,7 @@ from vllm.v1.structured_output.utils import apply_grammar_bitmask, strip_specula
 
 from structout.errors import GrammarError
 from structout.integrations.vllm import request_params
-from structout.integrations.vllm.jump_forward import is_jump_forward
+from structout.integrations.vllm.proposer import is_jump_forward
 from structout.masks.batch import MaskBatch
 from structout.scheduler.manager import StructuredOutputManager
 from structout.scheduler.requests import GrammarStatus

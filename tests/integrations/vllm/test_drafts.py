@@ -25,7 +25,7 @@ from support.vllm_requests import (
 JUMP_FORWARD = {
     "method": "custom_class",
     "num_speculative_tokens": 8,
-    "model": "structout.integrations.vllm.jump_forward.Proposer",
+    "model": "structout.integrations.vllm.proposer.Proposer",
 }
 LONG_NAMES = {
     "type": "object",

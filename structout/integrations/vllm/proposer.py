@@ -1,7 +1,7 @@
 """Jump-forward decoding as lossless drafts, through vLLM's custom proposers.
 
 ``speculative_config={"method": "custom_class", "num_speculative_tokens": 8,
-"model": "structout.integrations.vllm.jump_forward.Proposer"}``
+"model": "structout.integrations.vllm.proposer.Proposer"}``
 
 The worker asks for drafts without knowing the grammars. The scheduler, which validates
 all drafts, replaces them by the tokens that must follow.
