@@ -6,7 +6,7 @@ alone.
 
 structout's time starts at add_request. It includes one mask, because llguidance defers
 work until then. All engines compile a schema before the next one follows, so that each
-finds the caches of the processor full of the others' data; then each compiles all of them
+finds the processor's caches full of the others' data; then each compiles all of them
 alone. xgrammar and llguidance run on one thread, without caches. Takes minutes, most of
 them in xgrammar.
 """
