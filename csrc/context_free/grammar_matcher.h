@@ -89,7 +89,6 @@ class GrammarMatcher final : public engine::Matcher {
     states->take_over_ends(*states_, history_);
     std::vector<TextPlace> history = {states->start()};
     for (const Step& step : steps_) history.push_back(finishable(after(*states, history.back(), step)));
-    if (drafts_.has_moved()) drafts_.clear();
     engine::Drafts<TextPlace> drafts = drafts_.read_again(history.back(), [&](const TextPlace& from, uint32_t token) {
       return finishable(after(*states, from, {token}));
     });
@@ -113,7 +112,7 @@ class GrammarMatcher final : public engine::Matcher {
 
   bool read(Step step) {
     make_room();
-    const TextPlace* drafted = step.bytes.empty() ? drafts_.follow(step.token) : nullptr;
+    const TextPlace* drafted = drafts_.follow(step.token);
     TextPlace next = drafted != nullptr ? *drafted : with_room([&] { return after(*states_, history_.back(), step); });
     if (next.is_dead()) return false;
     if (drafted == nullptr) {
@@ -157,7 +156,6 @@ class GrammarMatcher final : public engine::Matcher {
   }
 
   uint32_t next_state(uint32_t state, uint32_t token) const override {
-    if (drafts_.has_moved()) drafts_.clear();
     TextPlace next = with_room([&] { return after(*states_, place(state), {token}); });
     return next.is_dead() || !keeps_places_ ? next.state : drafts_.add(state, token, std::move(next));
   }

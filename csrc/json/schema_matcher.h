@@ -67,7 +67,6 @@ class SchemaMatcher final : public engine::Matcher {
       PlacePtr next = step.token == kNoToken ? states->after(*place, step.bytes) : states->after(*place, step.token);
       history.push_back(std::exchange(place, std::move(next)));
     }
-    if (drafts_.has_moved()) drafts_.clear();
     auto after = [&states](const PlacePtr& from, uint32_t token) { return states->after(*from, token); };
     engine::Drafts<PlacePtr> drafts = drafts_.read_again(place, after);
     states_ = std::move(states);
@@ -79,11 +78,6 @@ class SchemaMatcher final : public engine::Matcher {
   }
 
   bool advance(uint32_t token) override {
-    make_room();
-    if (const PlacePtr* drafted = drafts_.follow(token)) {
-      push(*drafted, {token, {}});
-      return true;
-    }
     return read({token, {}}, [&] { return states_->after(*place_, token); });
   }
 
@@ -93,23 +87,22 @@ class SchemaMatcher final : public engine::Matcher {
 
   template <typename After>
   bool read(Step step, After after) {
-    PlacePtr next = with_room(after);
+    make_room();
+    const PlacePtr* drafted = drafts_.follow(step.token);
+    PlacePtr next = drafted != nullptr ? *drafted : with_room(after);
     if (next == nullptr) return false;
-    make_room();  // the history may be another one
-    push(std::move(next), std::move(step));
-    drafts_.clear();
+    if (drafted == nullptr) {
+      make_room();  // the history may be another one
+      drafts_.clear();
+    }
+    history_.push_back(std::exchange(place_, std::move(next)));
+    steps_.push_back(std::move(step));
     return true;
   }
 
   void make_room() {
     engine::make_room(history_);
     engine::make_room(steps_);
-  }
-
-  // There must be room.
-  void push(PlacePtr next, Step step) {
-    history_.push_back(std::exchange(place_, std::move(next)));
-    steps_.push_back(std::move(step));
   }
 
   void drop(size_t count) override {
@@ -123,7 +116,6 @@ class SchemaMatcher final : public engine::Matcher {
   bool is_complete(uint32_t state) const override { return place(state).is_complete; }
 
   uint32_t next_state(uint32_t state, uint32_t token) const override {
-    if (drafts_.has_moved()) drafts_.clear();
     PlacePtr next = with_room([&] { return states_->after(place(state), token); });
     return next == nullptr ? engine::kNoState : drafts_.add(state, token, std::move(next));
   }

@@ -20,6 +20,7 @@ class Drafts {
 
   // Adds the place that a token leads to from a state, and returns its state.
   uint32_t add(uint32_t before, uint32_t token, Place place) {
+    if (moved_ != 0) clear();
     drafts_.push_back({before, token, std::move(place)});
     return own_ + uint32_t(drafts_.size());
   }
@@ -34,17 +35,16 @@ class Drafts {
     return nullptr;
   }
 
-  bool has_moved() const { return moved_ != 0; }
-
   void clear() {
     drafts_.clear();
     moved_ = 0;
   }
 
-  // The same drafts with the places that `after` leads to.
+  // The same drafts with the places that `after` leads to. None once the text has moved.
   template <typename After>
   Drafts read_again(const Place& present, After after) const {
     Drafts again(own_);
+    if (moved_ != 0) return again;
     for (const Draft& draft : drafts_) {
       again.add(draft.before, draft.token,
                 after(draft.before == own_ ? present : again.place(draft.before), draft.token));

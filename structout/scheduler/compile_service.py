@@ -32,7 +32,7 @@ from structout.scheduler.stats import CompileStats
 _MAX_OVERDUE_PER_WORKER = 4  # with this many overdue threads per worker, nothing new is started
 _CLOCK_FACTOR = 10  # a compilation may take so many times its CPU seconds by the clock
 _SHORTEST_WAIT = 0.01  # seconds between two looks at the CPU time of compilations
-_IDLE_SECONDS = 1.0  # how long a thread waits for the next job: to start one takes 60 us, and often more
+_IDLE_SECONDS = 1.0  # how long a thread waits for the next job: waking one is faster than starting one
 _NUM_TIMINGS = 1024  # how many compilations the percentiles cover
 _EXIT_WAIT_SECONDS = 0.5  # how long the process waits for compilations when it exits
 _BUSY, _IDLE = "structout-compile", "structout-idle"  # names of threads

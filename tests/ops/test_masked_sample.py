@@ -109,8 +109,8 @@ def test_masked_sample_on_longest_row_does_not_overflow_masses(device):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_top_p_that_lacks_one_unit_of_mass_keeps_the_next_token(device):
-    """Of some 2^41 units. The target is a float32, so many tokens with an odd mass come
-    before the next ones, and the logit of one of them is searched for."""
+    """A row has about 2^41 units of mass. top_p's target is rounded to float32, so the
+    test searches for a logit with which the first 70,000 tokens miss it by one unit."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.empty(1, 100_001).uniform_(-11.8, -11.2, generator=generator)
     logits[0, 0], logits[0, 70_000:] = 0.0, -12.0

@@ -24,7 +24,7 @@ from support.locations import ROOT
 LONG_SECONDS = {"grammars": 30, "nested": 20}  # the first: no other test compares the engine with the judge
 
 
-LEFT_OUT = ("allocations", "coverage", "parsers", "vllm")  # which need tools, or other tests run
+LEFT_OUT = ("allocations", "coverage", "parsers", "vllm")  # they need tools, or have tests of their own
 
 
 @pytest.mark.parametrize("name", [name for name in HUNTERS if name not in LEFT_OUT])
