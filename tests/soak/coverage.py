@@ -14,7 +14,6 @@ edges of all. Each line there is an input, with a character for each byte.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
@@ -24,13 +23,13 @@ import tempfile
 from pathlib import Path
 
 from soak.hunt import Hunter, Tally
+from soak.libfuzzer import FOUND, finding, fuzz
 from support.builds import compiled_engine
-from support.locations import CORPUS, NATIVE, ROOT
+from support.locations import CORPUS, NATIVE
 
 TARGETS = ("schema", "regex", "grammar", "tags", "saved", "schema-parser", "regex-parser")
 FOLDER = CORPUS / "fuzz"
 
-_FOUND = ROOT / "build" / "fuzz"
 _FLAGS = [
     *("-std=c++17", "-g1", "-O1", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"),
     "-DSTRUCTOUT_LIBFUZZER",
@@ -86,30 +85,22 @@ class Coverage(Hunter):
 
     def hunt(self, seed: int, tally: Tally) -> None:
         target = TARGETS[seed % len(TARGETS)]
-        inputs, artifacts = _FOUND / target, _FOUND / "findings"
-        for folder in (inputs, artifacts):
-            folder.mkdir(parents=True, exist_ok=True)
         dictionary = FOLDER / f"{_with_texts(target)}.dict"
-        options = [
-            f"-seed={seed + 1}",  # 0 is a random one
-            f"-max_total_time={self._seconds}",
-            f"-timeout={_INPUT_SECONDS}",
-            f"-rss_limit_mb={_MAX_MEGABYTES}",
-            f"-max_len={_MAX_INPUT_BYTES}",
-            f"-artifact_prefix={artifacts}/{target}-",
-            "-print_final_stats=1",
-            *([f"-dict={dictionary}"] if dictionary.exists() else []),
-        ]
-        with tempfile.TemporaryDirectory() as folder:
-            unpacked(target, Path(folder))
-            run = self._run(target, [*options, str(inputs), folder])
-        executed = re.findall(r"stat::number_of_executed_units: (\d+)", run.stderr)
-        tally.executions[f"inputs of {target}"] += int(executed[-1]) if executed else 0
-        edges = re.findall(r"\bcov: (\d+)", run.stderr)
-        if edges:
-            tally.measures[f"edges covered by {target}"] = int(edges[-1])
-        if run.returncode != 0:
-            tally.findings.append(_finding(target, run))
+        options = [f"-rss_limit_mb={_MAX_MEGABYTES}", *([f"-dict={dictionary}"] if dictionary.exists() else [])]
+        with tempfile.TemporaryDirectory() as inputs:
+            unpacked(target, Path(inputs))
+            fuzz(
+                target,
+                [str(self._program)],
+                inputs,
+                seed,
+                tally,
+                seconds=self._seconds,
+                input_seconds=_INPUT_SECONDS,
+                max_bytes=_MAX_INPUT_BYTES,
+                options=options,
+                environment={"FUZZ_TARGET": target},
+            )
 
     def minimize(self) -> None:
         """Replace the committed inputs."""
@@ -119,9 +110,11 @@ class Coverage(Hunter):
                 unpacked(target, Path(before))
                 # Counts of how often an edge is taken would keep far more inputs.
                 options = ["-merge=1", "-use_counters=0", f"-max_len={_MAX_INPUT_BYTES}"]
-                run = self._run(target, [*options, merged, before, str(_FOUND / target)])
+                command = [str(self._program), *options, merged, before, str(FOUND / target)]
+                environment = {**os.environ, "FUZZ_TARGET": target}
+                run = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace")
                 if run.returncode != 0:
-                    raise RuntimeError(_finding(target, run))
+                    raise RuntimeError(finding(target, run.returncode, run.stderr))
                 found = sorted(
                     (path.read_bytes() for path in Path(merged).iterdir()), key=lambda each: (len(each), each)
                 )
@@ -129,21 +122,6 @@ class Coverage(Hunter):
             kept += [json.dumps({"input": each.decode("latin-1")}) for each in found]
             committed(target).write_text("".join(f"{line}\n" for line in kept))
             print(f"{target}: {len(kept)} inputs, before {len(lines)}")
-
-    def _run(self, target: str, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "FUZZ_TARGET": target}
-        return subprocess.run(
-            [str(self._program), *arguments], env=environment, capture_output=True, text=True, errors="replace"
-        )
-
-
-def _finding(target: str, run: subprocess.CompletedProcess[str]) -> str:
-    """What does not hold, and the input, which need not fail again in the same seed."""
-    lines = run.stderr.splitlines()
-    causes = [line for line in lines if re.search(r"does not hold|runtime error|ERROR:|SUMMARY:", line)]
-    written = re.findall(r"Test unit written to (.+)", run.stderr)
-    read = base64.b64encode(Path(written[-1]).read_bytes()).decode() if written else "unknown"
-    return "\n".join([f"{target} ended with {run.returncode}", *causes[:4], f"input in base64: {read[:1000]}"])
 
 
 def make() -> Hunter:

@@ -10,23 +10,19 @@ structout, whose code is instrumented when it is imported.
 
 from __future__ import annotations
 
-import base64
 import json
-import os
 import random
-import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from soak import libfuzzer
 from soak.hunt import Hunter, Tally
-from support.locations import CORPUS, ROOT
+from support.locations import CORPUS, TESTS
 
 TARGETS = ("gbnf", "lark", "tags")
 
-_FOUND = ROOT / "build" / "fuzz"
 _SECONDS = 30  # of a seed
 _INPUT_SECONDS = 20  # after which an input hangs
 _MAX_INPUT_BYTES = 2000
@@ -68,34 +64,20 @@ def inputs(target: str) -> list[str]:
 class Parsers(Hunter):
     def hunt(self, seed: int, tally: Tally) -> None:
         target = TARGETS[seed % len(TARGETS)]
-        found, artifacts = _FOUND / target, _FOUND / "findings"
-        for folder in (found, artifacts):
-            folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as begun:
             for i, text in enumerate(inputs(target)):
                 Path(begun, f"{i:04d}").write_text(text)
-            options = [
-                f"-seed={seed + 1}",  # 0 is a random one
-                f"-max_total_time={_SECONDS}",
-                f"-timeout={_INPUT_SECONDS}",
-                f"-max_len={_MAX_INPUT_BYTES}",
-                f"-artifact_prefix={artifacts}/{target}-",
-                "-print_final_stats=1",
-            ]
-            command = [sys.executable, "-m", "soak.parsers", target, *options, str(found), begun]
-            environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
-            run = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace")
-        printed = run.stdout + run.stderr
-        executed = re.findall(r"stat::number_of_executed_units: (\d+)", printed)
-        tally.executions[f"inputs of {target}"] += int(executed[-1]) if executed else 0
-        edges = re.findall(r"\bcov: (\d+)", printed)
-        if edges:
-            tally.measures[f"edges covered by {target}"] = int(edges[-1])
-        if run.returncode != 0:
-            written = re.findall(r"Test unit written to (.+)", printed)
-            read = base64.b64encode(Path(written[-1]).read_bytes()).decode() if written else "unknown"
-            cause = printed.partition("Uncaught Python exception")[2][:1500] or printed[-1500:]
-            tally.findings.append(f"{target} ended with {run.returncode}: {cause}\ninput in base64: {read[:1000]}")
+            libfuzzer.fuzz(
+                target,
+                [sys.executable, "-m", "soak.parsers", target],
+                begun,
+                seed,
+                tally,
+                seconds=_SECONDS,
+                input_seconds=_INPUT_SECONDS,
+                max_bytes=_MAX_INPUT_BYTES,
+                environment={"PYTHONPATH": str(TESTS)},
+            )
 
 
 def make() -> Hunter:
