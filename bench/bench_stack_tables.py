@@ -27,6 +27,7 @@ from text_form import ordered, tokens_of, with_short_numbers
 
 from structout import DeviceStacks, Vocabulary, stack_advance, stack_rows
 from structout.errors import GrammarError
+from structout.grammar.interface import StackTables
 from structout.grammar.native.extension import core
 from structout.grammar.native.json_schema import JsonSchemaGrammar, SchemaIndex, TextForm
 from structout.grammar.native.token_index import vocabulary_trie
@@ -78,6 +79,12 @@ def measure_builds(grammars: list[JsonSchemaGrammar], vocabulary: Vocabulary, ke
     }
 
 
+def tables_of(grammar: JsonSchemaGrammar) -> StackTables:
+    tables = grammar.stack_tables()
+    assert tables is not None  # no text here reasons
+    return tables
+
+
 class Texts:
     """Valid instances as tokens, each with its schema's grammar."""
 
@@ -102,7 +109,7 @@ def check(texts: Texts, vocabulary: Vocabulary, stacks: DeviceStacks) -> Counter
         batch = texts.found[first : first + size]
         grammars = [grammar.copy() for grammar, _ in batch]
         for row, grammar in enumerate(grammars):
-            stacks.start(row, grammar.stack_tables())
+            stacks.start(row, tables_of(grammar))
         for step in range(max(len(tokens) for _, tokens in batch) + 1):
             found["rows missed"] += int((stack_rows(stacks.stacks, stacks.tables) == MISSED_ROW).sum())
             found["rows asked"] += int((stacks.stacks[:, 0] == ASKED_STACK).sum())
@@ -142,7 +149,7 @@ def random_places(
     while len(places) < num_rows:
         grammar, text = rng.choice(texts.found)
         at = rng.randrange(len(text))
-        stacks.start(0, grammar.stack_tables()._replace(token_ids=tuple(text[:at])))
+        stacks.start(0, tables_of(grammar)._replace(token_ids=tuple(text[:at])))
         place = stacks.stacks[:1].clone()
         has_mask = int(stack_rows(place, stacks.tables)) >= 0
         token = torch.tensor([text[at]], device=device)

@@ -66,6 +66,7 @@ def stack_calls(device: str) -> dict[str, tuple[Callable[[], Result], Result]]:
     vocabulary = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
     index = SchemaIndex('{"type": "array", "items": {"$ref": "#"}}', vocabulary)
     tables = JsonSchemaGrammar(index, vocabulary.size, (256,), None).stack_tables()
+    assert tables is not None
     stacks = DeviceStacks(vocabulary, device, num_texts=3)  # one row stays free
     for row, text in enumerate((b"[", b"[[]")):
         stacks.start(row, tables._replace(token_ids=tuple(text)))

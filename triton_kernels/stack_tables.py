@@ -21,7 +21,7 @@ FREE_ROW = tl.constexpr(-1)
 EMPTY_ROW = tl.constexpr(-2)
 MISSED_ROW = tl.constexpr(-3)
 TOKEN_FRAMES = tl.constexpr(24)
-MAX_VERDICTS = tl.constexpr(64)
+MAX_PAIRS = tl.constexpr(64)
 MAX_CONDITIONS = tl.constexpr(224)
 MISS_ACTION = tl.constexpr(5)
 LOWEST = tl.constexpr(-(2**31))
@@ -83,18 +83,19 @@ def actions_of(top, byte, is_walking, state_fields, class_maps, cells, num_class
 
 
 @triton.jit
-def resumed(waiting, verdicts, is_popping, state_fields, cells, num_states, num_cells):
-    """The states that follow those that wait; -1 refused, -2 missing."""
-    is_known = is_popping & (waiting >= 0) & (waiting < num_states)
-    cell = tl.load(state_fields + waiting.to(tl.int64) * 5 + 2, mask=is_known, other=-1).to(tl.int64)
-    after = tl.where(is_known, -2, -1)
+def paired(states, verdicts_or_tokens, is_asked, state_fields, cells, num_states, num_cells):
+    """The states that follow those that wait, or read tokens by their ids; -1 refused,
+    -2 asked, -3 none is known."""
+    is_known = is_asked & (states >= 0) & (states < num_states)
+    cell = tl.load(state_fields + states.to(tl.int64) * 5 + 2, mask=is_known, other=-1).to(tl.int64)
+    after = tl.where(is_known, -3, -1)
     is_searching = is_known
     step = 0
-    while (step < MAX_VERDICTS) & (tl.max(is_searching.to(tl.int32)) > 0):
+    while (step < MAX_PAIRS) & (tl.max(is_searching.to(tl.int32)) > 0):
         is_searching = is_searching & (cell >= 0) & (cell + 2 <= num_cells)
         of_pair = tl.load(cells + cell, mask=is_searching, other=-1)
         is_searching = is_searching & (of_pair >= 0)
-        is_found = is_searching & (of_pair == verdicts)
+        is_found = is_searching & (of_pair == verdicts_or_tokens)
         state = tl.load(cells + cell + 1, mask=is_found, other=-1)
         state = tl.where((state == -2) | ((state >= 0) & (state < num_states)), state, -1)
         after = tl.where(is_found, state, after)
@@ -133,19 +134,27 @@ def advanced(
     is_known = is_row & (first_top >= 0) & (first_top < num_states) & (depth >= 0) & (depth <= max_depth)
     is_known = is_known & (token >= 0) & (token < vocab_size)
     flags = tl.load(state_fields + first_top.to(tl.int64) * 5 + 4, mask=is_known, other=-1)
-    language = (flags >> 7).to(tl.int64)
+    language = (flags >> 8).to(tl.int64)
     has_stops = is_known & (language >= 0) & (language < num_languages)
     is_stop = tl.zeros(token.shape, tl.int1)
     for i in range(max_stop_tokens):
         stop = tl.load(stop_tokens + language * max_stop_tokens + i, mask=has_stops, other=-1)
         is_stop = is_stop | (has_stops & (stop == token))
 
-    byte = tl.load(token_begin + token, mask=is_known & ~is_stop, other=0).to(tl.int64)
-    end = tl.load(token_begin + token + 1, mask=is_known & ~is_stop, other=0).to(tl.int64)
-    is_text = is_known & ~is_stop & (byte >= 0) & (end <= num_bytes) & (byte < end)
+    may_read_id = is_known & ~is_stop & ((flags & 8) != 0)
+    class_map = tl.load(state_fields + first_top.to(tl.int64) * 5, mask=may_read_id, other=0)
+    is_unlisted = may_read_id & (class_map < 0)
+    may_read_id = may_read_id & ~is_unlisted
+    after_id = paired(first_top, token, may_read_id, state_fields, cells, num_states, num_cells)
+    is_read_by_id = may_read_id & (after_id != -3)
+
+    is_spelled = is_known & ~is_stop & ~is_unlisted & ~is_read_by_id
+    byte = tl.load(token_begin + token, mask=is_spelled, other=0).to(tl.int64)
+    end = tl.load(token_begin + token + 1, mask=is_spelled, other=0).to(tl.int64)
+    is_text = is_spelled & (byte >= 0) & (end <= num_bytes) & (byte < end)
     is_walking = is_text
-    is_missed = tl.zeros(token.shape, tl.int1)
-    top = first_top
+    is_missed = is_unlisted | (is_read_by_id & (after_id == -2))
+    top = tl.where(is_read_by_id, after_id, first_top)
     names_0 = tl.load(stack + 2 * column_stride, mask=is_text, other=0)
     names_1 = tl.load(stack + 3 * column_stride, mask=is_text, other=0)
     num_kept = depth
@@ -200,12 +209,12 @@ def advanced(
         old_0 = tl.where(is_from_row, tl.load(frame + column_stride, mask=is_from_row, other=0), old_0)
         old_1 = tl.load(slot + 2, mask=is_from_token, other=0)
         old_1 = tl.where(is_from_row, tl.load(frame + 2 * column_stride, mask=is_from_row, other=0), old_1)
-        after_pop = resumed(waiting, operand, can_pop, state_fields, cells, num_states, num_cells)
+        after_pop = paired(waiting, operand, can_pop, state_fields, cells, num_states, num_cells)
         names_0 = tl.where(can_pop, old_0, names_0)
         names_1 = tl.where(can_pop, old_1, names_1)
 
         next_top = tl.where(is_replacing, operand, tl.where(can_push, new_top, tl.where(can_pop, after_pop, -1)))
-        misses = (is_pushing & ~can_push) | (can_pop & (after_pop == -2)) | (is_walking & (kind > 4))
+        misses = (is_pushing & ~can_push) | (can_pop & (after_pop < -1)) | (is_walking & (kind > 4))
         is_missed = is_missed | misses
         is_allowed = is_walking & ~misses & (next_top >= 0) & (next_top < num_states)
         top = tl.where(is_walking, tl.where(is_allowed, next_top, -1), top)
@@ -216,7 +225,7 @@ def advanced(
         byte = tl.where(is_allowed & (kind != 4), byte + 1, byte)
         is_walking = is_allowed & (byte < end)
 
-    is_in = is_text & (top >= 0)
+    is_in = (is_text | is_read_by_id) & (top >= 0)
     last_flags = tl.load(state_fields + top.to(tl.int64) * 5 + 4, mask=is_in, other=0)
     is_in = is_in & ((last_flags & 4) != 0)
     most = tl.max(tl.where(is_in, num_pushed, 0))
@@ -298,7 +307,7 @@ def rows_of(stack, column_stride, is_row, state_fields, cells, keys, max_depth, 
     state = tl.load(state_fields + top.to(tl.int64) * 5 + 3, mask=is_known, other=-1)
     is_asked = is_known & (state >= 0) & (state < num_states)
     flags = tl.load(state_fields + state.to(tl.int64) * 5 + 4, mask=is_asked, other=0)
-    num_frames = (flags >> 3) & 15
+    num_frames = (flags >> 4) & 15
     is_asked = is_asked & (num_frames > 0) & (num_frames <= 8)
     k1 = key_part(stack, column_stride, depth, num_frames, is_asked, 1)
     k2 = key_part(stack, column_stride, depth, num_frames, is_asked, 2)

@@ -262,6 +262,21 @@ def tags_table() -> str:
     return markdown(head, rows) + provenance("tags", "cpu", f"{_LEAST_OF_FIVE} V = 151,936.")
 
 
+def tag_tables_table() -> str:
+    rows = [
+        [
+            row["case"],
+            f"{row['table_states']:,}",
+            f"{row['table_kib']:.0f} KiB",
+            _milliseconds(row["tables_ms"]),
+        ]
+        for row in rows_of("tags")
+        if "tables_ms" in row
+    ]
+    head = ["tools, format", "states", "size", "CPU time"]
+    return markdown(head, rows) + provenance("tags", "cpu", "Whole tables, without masks. V = 151,936.")
+
+
 def triggers_table() -> str:
     rows = [
         [

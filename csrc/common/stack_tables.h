@@ -39,14 +39,14 @@ constexpr int64_t kFrameColumns = 1 + kNameWords;
 constexpr int kMaxTokenFrames = 24;          // that one token pushes and does not pop
 constexpr int kKeyFrames = 8;                // the top and the frames that name a mask
 constexpr int kKeyColumns = kKeyFrames + 1;  // and its slot
-constexpr int kMaxVerdicts = 64;             // with which a state may be resumed
+constexpr int kMaxPairs = 64;                // of a state: verdicts with which it is resumed, or tokens that it reads
 constexpr int kConditionWords = kKeyFrames - 1;
 constexpr int kMaxConditions = 32 * kConditionWords;
 
 // Fields of a state.
 constexpr int64_t kClassMapField = 0;   // a row of class_maps; -1: what bytes do is not known yet
 constexpr int64_t kActionsField = 1;    // the cell of the action of class 0
-constexpr int64_t kResumesField = 2;    // the cell of the list of pairs; -1: none is known yet
+constexpr int64_t kPairsField = 2;      // the cell of a list of pairs; -1: none is known yet
 constexpr int64_t kMaskStateField = 3;  // a state with the same masks; -1: not known yet
 constexpr int64_t kFlagsField = 4;
 constexpr int64_t kStateFields = 5;
@@ -54,9 +54,10 @@ constexpr int64_t kStateFields = 5;
 // Flags of a state.
 constexpr int32_t kStackAccepting = 1;  // the text may end here, with no frame but the bottom below
 constexpr int32_t kStackKeepsNames = 2;
-constexpr int32_t kStackLive = 4;       // a token may end here
-constexpr int kKeyFramesShift = 3;      // 4 bits: how many frames name a mask of this state; 0: not known yet
-constexpr int kStackLanguageShift = 7;  // the number of the language
+constexpr int32_t kStackLive = 4;         // a token may end here
+constexpr int32_t kStackReadsTokens = 8;  // by their ids: the pairs are tokens and the states that follow
+constexpr int kKeyFramesShift = 4;        // 4 bits: how many frames name a mask of this state; 0: not known yet
+constexpr int kStackLanguageShift = 8;    // the number of the language
 
 // An action is a kind, and from bit 3 on an operand.
 constexpr int kActionKindBits = 3;
@@ -75,7 +76,7 @@ constexpr int64_t kGuardFlags = kGuardLimit + 1;
 constexpr int32_t kGuardCloses = 1;      // no required name may be missing; nothing else is asked
 constexpr int32_t kGuardAllowsFree = 2;  // another key may come
 
-// Where a list of pairs leads: to a state, or here.
+// Where a pair leads: to a state, or here.
 constexpr int32_t kResumeRefused = -1;
 constexpr int32_t kResumeAsked = -2;
 
@@ -153,7 +154,7 @@ STRUCTOUT_HOST_DEVICE int32_t num_bits(uint32_t word) {
 // Where a text has come to a missing entry.
 struct StackMiss {
   int32_t state = -1;     // whose actions or pairs are not known; -1: the engine must be asked
-  int32_t verdicts = -1;  // of the pair; -1: the actions are missing
+  int32_t verdicts = -1;  // of the pair; -1: the actions are missing, or the tokens that are read by their ids
 };
 
 // The machines of many constraints, and the vocabulary that they share.
@@ -215,20 +216,20 @@ struct StackTables {
     return left != 0;
   }
 
-  // The state that follows one that waits for a value; negative as above, kNoResume where
-  // that is not known.
-  static constexpr int32_t kNoResume = -3;
-  STRUCTOUT_HOST_DEVICE int32_t resumed(int32_t waiting, int32_t verdicts) const {
-    if (!is_state(waiting)) return kResumeRefused;
-    int64_t cell = field(waiting, kResumesField);
-    for (int i = 0; i < kMaxVerdicts && has_cells(cell, 2); ++i, cell += 2) {
+  // The state that follows one that waits for a value, or reads a token by its id; negative
+  // as above, kNoPair where that is not known.
+  static constexpr int32_t kNoPair = -3;
+  STRUCTOUT_HOST_DEVICE int32_t paired(int32_t state, int64_t verdicts_or_token) const {
+    if (!is_state(state)) return kResumeRefused;
+    int64_t cell = field(state, kPairsField);
+    for (int i = 0; i < kMaxPairs && has_cells(cell, 2); ++i, cell += 2) {
       if (cells[cell] < 0) break;
-      if (cells[cell] == verdicts) {
-        const int32_t state = cells[cell + 1];
-        return is_state(state) ? state : state == kResumeAsked ? kResumeAsked : kResumeRefused;
+      if (cells[cell] == verdicts_or_token) {
+        const int32_t next = cells[cell + 1];
+        return is_state(next) ? next : next == kResumeAsked ? kResumeAsked : kResumeRefused;
       }
     }
-    return kNoResume;
+    return kNoPair;
   }
 
   STRUCTOUT_HOST_DEVICE bool is_accepting(int32_t top, int32_t depth) const {
@@ -260,6 +261,14 @@ struct StackTables {
       if (is_stop(top, token)) {
         after = is_accepting(top, depth) ? kFinishedStack : kDeadStack;
       } else {
+        if ((field(top, kFlagsField) & kStackReadsTokens) != 0) {
+          if (field(top, kClassMapField) < 0) {
+            if (miss != nullptr) *miss = {top, -1};
+            return kStackMissed;
+          }
+          const int32_t next = paired(top, token);
+          if (next != kNoPair) return moved(row, next);
+        }
         const int64_t begin = token_begin[token], end = token_begin[token + 1];
         if (begin >= 0 && end <= num_bytes && begin < end) {
           return walk(row, depth, max_depth, token_bytes + begin, token_bytes + end, scratch, miss);
@@ -369,9 +378,9 @@ struct StackTables {
         } else {
           --num_kept;
         }
-        top = resumed(frame.state(), operand);
-        if (top == kNoResume && miss != nullptr) *miss = {frame.state(), operand};
-        if (top == kResumeAsked || top == kNoResume) return kStackMissed;
+        top = paired(frame.state(), operand);
+        if (top == kNoPair && miss != nullptr) *miss = {frame.state(), operand};
+        if (top == kResumeAsked || top == kNoPair) return kStackMissed;
         names = frame.names();
         if (kind == kActionPop) ++byte;
       } else {
@@ -402,6 +411,15 @@ struct StackTables {
   }
   STRUCTOUT_HOST_DEVICE static void set_word(int32_t (&key)[kKeyFrames], int i, uint32_t word) {
     for (int k = 1; k < kKeyFrames; ++k) key[k] = k == 1 + i ? static_cast<int32_t>(word) : key[k];
+  }
+
+  // After a token that is read by its id: the stack below stays.
+  STRUCTOUT_HOST_DEVICE int32_t moved(const StackRow& row, int32_t next) const {
+    if (next == kResumeAsked) return kStackMissed;
+    if (!is_state(next) || (field(next, kFlagsField) & kStackLive) == 0) return dead(row);
+    row.at(kTopColumn) = next;
+    row.set_names({});
+    return kStackAdvanced;
   }
 
   STRUCTOUT_HOST_DEVICE static int32_t dead(const StackRow& row) {

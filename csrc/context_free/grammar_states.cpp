@@ -38,6 +38,28 @@ uint32_t GrammarStates::number_of(const LexerPlace& place) {
   return number;
 }
 
+std::optional<std::string> GrammarStates::key_of(const Place& place) {
+  std::string key;
+  auto append = [&key](uint32_t number) { key.append(reinterpret_cast<const char*>(&number), sizeof number); };
+  auto append_place = [&](const LexerPlace& each) {
+    append(each.node);
+    append(each.lexer_state);
+  };
+  append_place(place);
+  if (place.others == nullptr) return key;
+  append(uint32_t(place.others->lexer_places.size()));
+  for (const LexerPlace& each : place.others->lexer_places) append_place(each);
+  for (const EmbeddedRun& run : place.others->runs) {
+    std::optional<std::string> inside = embedded_.held(run.states).key(*run.position);
+    if (!inside) return std::nullopt;
+    append(run.states->number());
+    append(run.below);
+    append(uint32_t(inside->size()));
+    key += *inside;
+  }
+  return key;
+}
+
 bool GrammarStates::has_end(const Place& place) {
   auto of_one = [this](const LexerPlace& each) {
     return each.node != Stacks::kDead && end_search_.has_end(reader_, each, budget());
@@ -85,13 +107,15 @@ TextPlace GrammarStates::after(const TextPlace& from, const uint8_t* begin, cons
 TextPlace GrammarStates::after_token(const TextPlace& from, uint32_t token, bool by_id) {
   Lock lock(*this);
   check_room();
+  return finishable(held_after_token(place_of(from), token, by_id));
+}
+
+Place GrammarStates::held_after_token(const Place& from, uint32_t token, bool by_id) {
   const uint8_t *begin = parts_->vocabulary->begin(token), *end = parts_->vocabulary->end(token);
   Place place;
-  if (!by_id && begin != end) place = reader_.after(place_of(from), begin, end, budget());
-  if (parts_->network->has_tokens()) {
-    place = reader_.united(place, reader_.after_token(place_of(from), token, budget()), budget());
-  }
-  return finishable(std::move(place));
+  if (!by_id && begin != end) place = reader_.after(from, begin, end, budget());
+  if (!parts_->network->has_tokens()) return place;
+  return reader_.united(place, reader_.after_token(from, token, budget()), budget());
 }
 
 bool GrammarStates::may_end(const TextPlace& text) {
@@ -264,7 +288,7 @@ uint32_t GrammarStates::num_states() {
 
 void GrammarStates::check_room() const {
   size_t bytes = size_in_bytes();
-  if (bytes > kMaxBytes) throw engine::LimitError("grammar_state_bytes", bytes, kMaxBytes);
+  if (bytes > kMaxBytes) throw engine::RoomError("grammar_state_bytes", bytes, kMaxBytes);
 }
 
 }  // namespace structout::context_free

@@ -1,5 +1,6 @@
 #include "json/embedded_schema.h"
 
+#include "json/stack_schema.h"
 #include "json/value_search.h"
 
 namespace structout::json {
@@ -7,8 +8,6 @@ namespace structout::json {
 using engine::EmbeddedPosition;
 
 namespace {
-
-constexpr char kBytesOfNumbers[] = "0123456789+-.eE";
 
 const Position& json(const EmbeddedPosition& position) { return static_cast<const Position&>(position); }
 
@@ -48,16 +47,20 @@ engine::PositionPtr EmbeddedSchema::after(const EmbeddedPosition& position, cons
 bool EmbeddedSchema::may_end(const EmbeddedPosition& position) { return json(position).is_complete(); }
 
 bool EmbeddedSchema::may_go_on(const EmbeddedPosition& position) {
-  // Only numbers do.
-  for (const char* byte = kBytesOfNumbers; *byte != 0; ++byte) {
-    if (states_->machine_->action(json(position).state(), uint8_t(*byte)).kind == Action::kReplace) return true;
-  }
-  return false;
+  return states_->machine_->reads_number(json(position).state());  // only numbers do
 }
 
 bool EmbeddedSchema::has_end(const EmbeddedPosition& position) { return json(position).has_unused(); }
 
 bool EmbeddedSchema::are_equal(const EmbeddedPosition& a, const EmbeddedPosition& b) { return json(a).equals(json(b)); }
+
+std::optional<std::string> EmbeddedSchema::key(const EmbeddedPosition& position) {
+  return json(position).remembers_text() ? std::nullopt : std::optional(json(position).key());
+}
+
+std::shared_ptr<engine::EmbeddedStackLanguage> EmbeddedSchema::stack_language() {
+  return std::make_shared<StackSchema>(states_);
+}
 
 bool EmbeddedSchema::reaches_bottom(const Position& position, State top) const {
   size_t num_frames = 1, num_looked_at = states_->num_frames_[top];

@@ -200,6 +200,12 @@ std::optional<uint32_t> Machine::texts_after(uint32_t texts, uint8_t byte) {
   return after == before ? texts : lists_.number_of(after);
 }
 
+bool Machine::reads_number(State state) {
+  constexpr std::string_view kBytes = "0123456789+-.eE";
+  return std::any_of(kBytes.begin(), kBytes.end(),
+                     [&](char byte) { return action(state, uint8_t(byte)).kind == Action::kReplace; });
+}
+
 std::optional<uint32_t> Machine::verdicts_at_end(State state) {
   const auto* number = at<InNumber>(state);
   return number != nullptr ? verdicts_of_texts(number->texts) : std::nullopt;

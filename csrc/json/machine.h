@@ -62,6 +62,9 @@ class Machine {
   // Whether the whole text is complete in this state at the bottom of the stack.
   bool is_end(State state) const { return at<TextEnd>(state) != nullptr; }
 
+  // Whether a byte of numbers goes on with the value on top.
+  bool reads_number(State state);
+
   MemoryKind memory(State state) const { return states_.memory(state); }
 
   // The condition of an action.

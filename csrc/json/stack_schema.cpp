@@ -34,6 +34,12 @@ PastKeys names_of_bits(uint64_t bits) {
   return names;
 }
 
+std::vector<std::pair<State, PastKeys>> stack_of(const StackPlace& place) {
+  std::vector<std::pair<State, PastKeys>> stack;
+  for (const StackPlace::Frame& frame : place.frames) stack.emplace_back(frame.state, names_of_bits(frame.names));
+  return stack;
+}
+
 bool may_have_names(Machine& machine, State state) {
   MemoryKind memory = machine.memory(state);
   return machine.allows_any_order() && (memory == MemoryKind::kKeys || memory == MemoryKind::kInsideKey);
@@ -132,12 +138,8 @@ int64_t StackSchema::resume(uint32_t waiting, uint32_t verdicts) {
 StackMask StackSchema::fill(const StackPlace& place, uint32_t* row) {
   SchemaStates::Lock lock(*states_);
   Machine& machine = *states_->machine_;
-  std::vector<std::pair<State, PastKeys>> stack;
-  bool is_in_item = false;
-  for (const StackPlace::Frame& frame : place.frames) {
-    stack.emplace_back(frame.state, names_of_bits(frame.names));
-    is_in_item = is_in_item || machine.memory(frame.state) == MemoryKind::kInsideItem;
-  }
+  const std::vector<std::pair<State, PastKeys>> stack = stack_of(place);
+  const bool is_in_item = this->is_in_item(place);
   const Position position(machine, stack);
   StackMask mask;
   mask.state = states_->mask_state(position);
@@ -185,25 +187,7 @@ class StackSchema::SchemaText final : public engine::StackLanguage::Text {
   bool is_complete() override { return place_->is_complete; }
   void fill(uint32_t* row) override { states_->fill(*place_, row); }
 
-  bool find_place(StackPlace& place) override {
-    SchemaStates::Lock lock(*states_);
-    Machine& machine = *states_->machine_;
-    const Position& position = place_->position;
-    if (position.has_used()) return false;
-    auto add = [&](State state, const PastKeys& names) {
-      std::optional<uint64_t> bits = bits_of(names);
-      bool is_tight = machine.memory(state) == MemoryKind::kInsideItem && machine.counts().is_tight(state);
-      if (!bits || is_tight) return false;
-      place.frames.push_back({state, *bits});
-      return true;
-    };
-    if (!add(position.state(), position.names())) return false;
-    for (const Frame* frame = position.below(); frame != nullptr; frame = frame->below.get()) {
-      if (!add(frame->state, names_of(frame->memory.get()))) return false;
-    }
-    std::reverse(place.frames.begin(), place.frames.end());
-    return true;
-  }
+  bool find_place(StackPlace& place) override { return StackSchema(states_).find_place(place_->position, place); }
 
  private:
   std::shared_ptr<SchemaStates> states_;
@@ -211,5 +195,48 @@ class StackSchema::SchemaText final : public engine::StackLanguage::Text {
 };
 
 std::unique_ptr<engine::StackLanguage::Text> StackSchema::text() { return std::make_unique<SchemaText>(states_); }
+
+bool StackSchema::is_delimited(const engine::EmbeddedPosition& given) {
+  SchemaStates::Lock lock(*states_);
+  const auto& position = static_cast<const Position&>(given);
+  if (position.below() != nullptr || !states_->machine_->reads_number(position.state())) return true;
+  return states_->machine_->action(position.state(), '"').kind == Action::kPop;  // a string
+}
+
+bool StackSchema::find_place(const engine::EmbeddedPosition& given, StackPlace& place) {
+  SchemaStates::Lock lock(*states_);
+  Machine& machine = *states_->machine_;
+  const auto& position = static_cast<const Position&>(given);
+  if (position.has_used()) return false;
+  auto add = [&](State state, const PastKeys& names) {
+    std::optional<uint64_t> bits = bits_of(names);
+    bool is_tight = machine.memory(state) == MemoryKind::kInsideItem && machine.counts().is_tight(state);
+    if (!bits || is_tight) return false;
+    place.frames.push_back({state, *bits});
+    return true;
+  };
+  if (!add(position.state(), position.names())) return false;
+  for (const Frame* frame = position.below(); frame != nullptr; frame = frame->below.get()) {
+    if (!add(frame->state, names_of(frame->memory.get()))) return false;
+  }
+  std::reverse(place.frames.begin(), place.frames.end());
+  return true;
+}
+
+engine::PositionPtr StackSchema::position(const StackPlace& place) {
+  SchemaStates::Lock lock(*states_);
+  return std::make_shared<Position>(*states_->machine_, stack_of(place));
+}
+
+bool StackSchema::is_in_item(const StackPlace& place) const {
+  return std::any_of(place.frames.begin(), place.frames.end(), [this](const StackPlace::Frame& frame) {
+    return states_->machine_->memory(frame.state) == MemoryKind::kInsideItem;
+  });
+}
+
+bool StackSchema::has_begun(const StackPlace& place) {
+  SchemaStates::Lock lock(*states_);
+  return is_in_item(place) || states_->machine_->memory(place.frames.back().state) == MemoryKind::kInsideKey;
+}
 
 }  // namespace structout::json

@@ -15,7 +15,7 @@ namespace structout::json {
 // frame, as in a Position. Free keys and items that must differ are texts, which tables do
 // not hold: where one is complete the engine is asked, and it follows the text until the
 // object or the array ends. So it does where an object has more names than a frame holds.
-class StackSchema final : public engine::StackLanguage {
+class StackSchema final : public engine::EmbeddedStackLanguage {
  public:
   explicit StackSchema(std::shared_ptr<SchemaStates> states) : states_(std::move(states)) {}
 
@@ -31,9 +31,15 @@ class StackSchema final : public engine::StackLanguage {
   engine::StackMask fill(const engine::StackPlace& place, uint32_t* row) override;
   std::unique_ptr<Text> text() override;
 
+  bool is_delimited(const engine::EmbeddedPosition& position) override;
+  bool find_place(const engine::EmbeddedPosition& position, engine::StackPlace& place) override;
+  engine::PositionPtr position(const engine::StackPlace& place) override;
+  bool has_begun(const engine::StackPlace& place) override;
+
  private:
   class SchemaText;
   engine::StackAction action(State state, uint8_t byte);
+  bool is_in_item(const engine::StackPlace& place) const;  // that is remembered
   static std::optional<engine::StackGuard> packed(Machine& machine, const Guard& guard);
 
   std::shared_ptr<SchemaStates> states_;

@@ -14,7 +14,7 @@
 
 namespace structout::engine {
 
-constexpr uint32_t kNoSlot = UINT32_MAX;
+constexpr uint32_t kNotStored = UINT32_MAX;
 
 enum class MaskKind : uint8_t {
   kRow,
@@ -26,7 +26,7 @@ struct Mask {
   MaskKind kind;
   std::vector<uint32_t> words;  // of the row, or token ids
   const Mask* base = nullptr;   // what it differs from, of kind kRow; null: the row of all tokens with bytes
-  uint32_t slot = kNoSlot;      // its number, in the order in which masks were added
+  uint32_t slot = kNotStored;   // its number, in the order in which masks were added
   bool is_empty() const { return kind == MaskKind::kAllowed && words.empty(); }
 };
 

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "common/stack_tables.h"
+#include "masks/embedded.h"
 #include "masks/vocabulary.h"
 
 namespace structout::engine {
@@ -81,6 +83,11 @@ class StackLanguage {
   // One for each byte.
   virtual void list_actions(uint32_t state, StackAction* actions) = 0;
 
+  // The tokens that the state reads by their ids, at most kMaxPairs, each with the state
+  // that follows, or kAsked. Others are read byte by byte.
+  virtual bool reads_tokens(uint32_t) { return false; }
+  virtual std::vector<std::pair<uint32_t, int64_t>> list_tokens(uint32_t) { return {}; }
+
   // The state that follows a waiting one, kRefused or kAsked.
   virtual int64_t resume(uint32_t waiting, uint32_t verdicts) = 0;
 
@@ -100,6 +107,21 @@ class StackLanguage {
     virtual bool find_place(StackPlace& place) = 0;
   };
   virtual std::unique_ptr<Text> text() = 0;
+};
+
+// One whose texts may be parts of others.
+class EmbeddedStackLanguage : public StackLanguage {
+ public:
+  // Whether a text tells by itself where it ends. A number does not.
+  virtual bool is_delimited(const EmbeddedPosition& position) = 0;
+
+  // Writes the place of a position. False if tables cannot follow it.
+  virtual bool find_place(const EmbeddedPosition& position, StackPlace& place) = 0;
+  virtual PositionPtr position(const StackPlace& place) = 0;
+
+  // Whether a key or an item has begun whose text is remembered. The position of such a
+  // place lacks that text.
+  virtual bool has_begun(const StackPlace& place) = 0;
 };
 
 }  // namespace structout::engine

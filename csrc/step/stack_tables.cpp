@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <ctime>
+#include <deque>
 #include <set>
 #include <stdexcept>
 #include <unordered_set>
@@ -84,6 +85,7 @@ int32_t StackTableBuilder::add_state(uint32_t language, uint32_t state) {
     flags |= of.accepts(state) ? kStackAccepting : 0;
     flags |= of.keeps_names(state) ? kStackKeepsNames : 0;
     flags |= of.is_live(state) ? kStackLive : 0;
+    flags |= of.reads_tokens(state) ? kStackReadsTokens : 0;
   }
   states_.insert(states_.end(), {-1, 0, -1, -1, flags});
   origins_.push_back({language, state});
@@ -187,25 +189,44 @@ void StackTableBuilder::add_actions(int32_t state) {
     classes[byte] = uint8_t(found - row.begin());
     if (found == row.end()) row.push_back(action);
   }
+  if ((field(state, kFlagsField) & kStackReadsTokens) != 0) add_tokens(state);
   int32_t cell = shared_cells(row), map = class_map_of(classes);
   field(state, kActionsField) = cell;
   field(state, kClassMapField) = map;
 }
 
+std::vector<std::pair<int32_t, int32_t>> StackTableBuilder::pairs_of(int32_t state) const {
+  std::vector<std::pair<int32_t, int32_t>> pairs;
+  for (int32_t cell = states_[size_t(state * kStateFields + kPairsField)]; cell >= 0 && cells_[size_t(cell)] >= 0;
+       cell += 2) {
+    pairs.push_back({cells_[size_t(cell)], cells_[size_t(cell) + 1]});
+  }
+  return pairs;
+}
+
+void StackTableBuilder::add_tokens(int32_t state) {
+  Origin origin = origins_[size_t(state)];
+  std::vector<int32_t> list;
+  for (auto [token, next] : languages_[origin.language].language->list_tokens(origin.state)) {
+    list.insert(list.end(), {int32_t(token), next < 0 ? int32_t(next) : number_of(origin.language, uint32_t(next))});
+  }
+  list.push_back(-1);
+  int32_t cell = shared_cells(list);
+  field(state, kPairsField) = cell;
+}
+
 // Where a waiting state of the tables goes on: a state, kResumeRefused or kResumeAsked.
 int32_t StackTableBuilder::resume(int32_t waiting, uint32_t verdicts) {
-  int32_t known = tables().resumed(waiting, int32_t(verdicts));
-  if (known != StackTables::kNoResume) return known;
+  int32_t known = tables().paired(waiting, int32_t(verdicts));
+  if (known != StackTables::kNoPair) return known;
   Origin origin = origins_[size_t(waiting)];
   int64_t next = languages_[origin.language].language->resume(origin.state, verdicts);
   int32_t to = next < 0 ? int32_t(next) : number_of(origin.language, uint32_t(next));
   std::vector<int32_t> list;
-  for (int32_t cell = field(waiting, kResumesField); cell >= 0 && cells_[size_t(cell)] >= 0; cell += 2) {
-    list.insert(list.end(), {cells_[size_t(cell)], cells_[size_t(cell) + 1]});
-  }
-  if (list.size() == 2 * size_t(kMaxVerdicts)) return kResumeAsked;
+  for (auto [verdict, next] : pairs_of(waiting)) list.insert(list.end(), {verdict, next});
+  if (list.size() == 2 * size_t(kMaxPairs)) return kResumeAsked;
   list.insert(list.end(), {int32_t(verdicts), to, -1});
-  field(waiting, kResumesField) = shared_cells(list);
+  field(waiting, kPairsField) = shared_cells(list);
   return to;
 }
 
@@ -226,8 +247,8 @@ class StackTableBuilder::Saturation {
     double start = cpu_seconds();
     for (size_t i = 1; !work_.empty(); ++i) {
       if (states_.size() > max_states || (i % 16 == 0 && cpu_seconds() - start > seconds)) return false;
-      auto [state, entry] = work_.back();
-      work_.pop_back();
+      auto [state, entry] = work_.front();
+      work_.pop_front();
       visit(state, entry);
     }
     return true;
@@ -248,6 +269,11 @@ class StackTableBuilder::Saturation {
   void visit(int32_t state, int32_t entry) {
     states_.insert(state);
     builder_.add_actions(state);
+    if ((builder_.field(state, kFlagsField) & kStackReadsTokens) != 0) {
+      for (auto [token, next] : builder_.pairs_of(state)) {
+        if (next >= 0) add(next, entry);
+      }
+    }
     size_t first = size_t(builder_.field(state, kActionsField));
     const uint8_t* classes = &builder_.class_maps_[size_t(builder_.field(state, kClassMapField)) * 256];
     size_t count = size_t(*std::max_element(classes, classes + 256)) + 1;
@@ -278,7 +304,7 @@ class StackTableBuilder::Saturation {
 
   StackTableBuilder& builder_;
   std::unordered_set<uint64_t> pairs_;
-  std::vector<std::pair<int32_t, int32_t>> work_;
+  std::deque<std::pair<int32_t, int32_t>> work_;  // what texts come to soon is first
   std::unordered_set<int32_t> states_;
   // For each entry state, the states that values entered there return to, with their verdicts.
   std::unordered_map<int32_t, std::set<std::pair<int32_t, int32_t>>> returns_;

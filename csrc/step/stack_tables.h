@@ -90,6 +90,8 @@ class StackTableBuilder {
   int32_t add_state(uint32_t language, uint32_t state);
   int32_t number_of(uint32_t language, uint32_t state);
   void add_actions(int32_t state);
+  void add_tokens(int32_t state);
+  std::vector<std::pair<int32_t, int32_t>> pairs_of(int32_t state) const;
   int32_t packed(uint32_t language, const StackAction& action);
   int32_t resume(int32_t waiting, uint32_t verdicts);
   int32_t guard_cell(const StackGuard& guard);

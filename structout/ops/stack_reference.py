@@ -47,7 +47,7 @@ class _StackMachines:
 
     FREE, FINISHED, DEAD, ASKED = -1, -2, -3, -4
     FREE_ROW, EMPTY_ROW, MISSED_ROW = -1, -2, -3
-    FRAMES_OF_TOKEN, FRAMES_OF_KEY, MAX_VERDICTS, MAX_CONDITIONS = 24, 8, 64, 224
+    FRAMES_OF_TOKEN, FRAMES_OF_KEY, MAX_PAIRS, MAX_CONDITIONS = 24, 8, 64, 224
 
     def __init__(
         self,
@@ -82,6 +82,9 @@ class _StackMachines:
         if self._is_stop(top, token):
             return [self.FINISHED if self._accepts(stack) else self.DEAD, *stack[1:]], False
         try:
+            by_id = self._by_id(top, token)
+            if by_id is not None:
+                return [by_id, depth, 0, 0, *stack[4:]], False
             return self._after(stack, self.tokens[token]), False
         except _NotAllowedError:
             return dead, False
@@ -98,7 +101,7 @@ class _StackMachines:
         if not self._is_state(top) or not 0 <= depth <= self._max_depth(stack):
             return self.EMPTY_ROW
         state = self.fields[top][3]
-        num_frames = self.fields[state][4] >> 3 & 15 if self._is_state(state) else 0
+        num_frames = self.fields[state][4] >> 4 & 15 if self._is_state(state) else 0
         if not 1 <= num_frames <= self.FRAMES_OF_KEY:
             return self.MISSED_ROW
         states = [stack[4 + 3 * i] for i in reversed(range(depth))]
@@ -131,7 +134,7 @@ class _StackMachines:
         return (len(stack) - 4) // 3
 
     def _is_stop(self, state: int, token: int) -> bool:
-        language = self.fields[state][4] >> 7
+        language = self.fields[state][4] >> 8
         return 0 <= language < len(self.stop_tokens) and token in self.stop_tokens[language]
 
     def _accepts(self, stack: list[int]) -> bool:
@@ -203,18 +206,35 @@ class _StackMachines:
             guard, action, name = guarded
         return action & 7, action >> 3, guard, name
 
+    def _by_id(self, top: int, token: int) -> int | None:
+        """The state after a token that a state reads by its id; None if it does not."""
+        if not self.fields[top][4] & 8:
+            return None
+        if self.fields[top][0] < 0:
+            raise _MissingError
+        state = self._paired(top, token)
+        if state is not None and not (self._is_state(state) and self.fields[state][4] & 4):
+            raise _NotAllowedError
+        return state
+
     def _resumed(self, waiting: int, verdicts: int) -> int:
         if not self._is_state(waiting):
             raise _NotAllowedError
-        for i in range(self.MAX_VERDICTS):
-            pair = self._cells(self.fields[waiting][2] + 2 * i, 2)
+        state = self._paired(waiting, verdicts)
+        if state is None:
+            raise _MissingError
+        return state
+
+    def _paired(self, state: int, verdicts_or_token: int) -> int | None:
+        for i in range(self.MAX_PAIRS):
+            pair = self._cells(self.fields[state][2] + 2 * i, 2)
             if pair is None or pair[0] < 0:
                 break
-            if pair[0] == verdicts:
+            if pair[0] == verdicts_or_token:
                 if pair[1] == -2:
                     raise _MissingError
                 return pair[1]
-        raise _MissingError
+        return None
 
     def _holds(self, guard: int, names: int) -> bool:
         cells = self._cells(guard, 6)

@@ -1,7 +1,7 @@
 """Ops over texts whose places are stacks of states: advance them by tokens, and find
 their masks.
 
-They do for JSON schemas, whose values are inside each other, what
+They do for JSON schemas and grammars, whose texts are inside each other, what
 :mod:`structout.ops.fsm_states` does for automata. A place of a text is a row of int32:
 
 ===========  ===================================================================
@@ -67,20 +67,22 @@ class StackTableTensors(NamedTuple):
 
     Attributes:
         state_fields: int32 ``[S, 5]``: the row of class_maps, -1 while it is missing;
-            the cell of the action of class 0; the cell of the pairs of a state that
-            waits, or -1; the state that names its masks, or -1; flags. Flag 1: the text
-            may end in the state. 2: it keeps names. 4: a token may end in it. Bits 3 to
-            6: how many frames name its mask, 0 while that is not known. From bit 7 on:
-            the number of the constraint.
+            the cell of the action of class 0; the cell of its pairs, or -1; the state
+            that names its masks, or -1; flags. Flag 1: the text may end in the state.
+            2: it keeps names. 4: a token may end in it. 8: it reads tokens by their
+            ids. Bits 4 to 7: how many frames name its mask, 0 while that is not known.
+            From bit 8 on: the number of the constraint.
         class_maps: uint8 ``[C, 256]``, the class of each byte.
         cells: int32 ``[L]``. Actions, of a kind in bits 0 to 2 and an operand above:
             0 fail; 1 replace the top by the state; 2 push: the cells of the state on
             top and of the one below; 3 pop, with the number of verdicts; 4 pop, and
             read the byte again; 5 missing; 6 guarded: the cells of a guard's cell, of
-            an action, and of the name that it completes. Pairs of verdicts and the
-            state that follows, -1 at the end. Guards: 64 bits of required names, 64 of
-            those of which one must be left, a limit on keys or -1, flags. Conditions of
-            masks: the condition before, a frame and a guard's cell, -2 at the end.
+            an action, and of the name that it completes. Up to 64 pairs of a state
+            that waits, of verdicts and the state that follows, or of one that reads
+            tokens, of a token and the state that follows; -1 at the end. Guards: 64
+            bits of required names, 64 of those of which one must be left, a limit on
+            keys or -1, flags. Conditions of masks: the condition before, a frame and a
+            guard's cell, -2 at the end.
         keys: int32 ``[K, 9]``, K a power of 2: a hash table with open addressing. Up to
             8 frames name a mask, whose slot is the last; -1: an empty entry.
         stop_tokens: int32 ``[G, M]``, the tokens that end a text of each constraint,
@@ -114,6 +116,9 @@ def stack_advance(stacks: torch.Tensor, tokens: torch.Tensor, tables: StackTable
                 stack.top = FINISHED_STACK if accepts(stack) else DEAD_STACK
             else:
                 try:
+                    if tokens[n] in pairs_of(stack.top):
+                        stack.top = pairs_of(stack.top)[tokens[n]]
+                        continue
                     for byte in bytes_of(tokens[n]):
                         stack = after(stack, byte)   # replaces, pushes or pops the top
                 except NotAllowed:
@@ -121,7 +126,8 @@ def stack_advance(stacks: torch.Tensor, tokens: torch.Tensor, tables: StackTable
                 except Missing:                      # the stack has not changed
                     results[n] = MISSED
 
-    A token without bytes, -1 and an id out of range are not allowed. A token that
+    A token without bytes, -1 and an id out of range are not allowed, unless the state
+    reads the token by its id. A token that
     pushes more than 24 frames, or more than fit into the stack, misses.
 
     Args:

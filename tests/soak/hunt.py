@@ -21,6 +21,7 @@ HUNTERS = (
     "nested",
     "tags",
     "masks",
+    "tables",
     "server",
     "days",
     "allocations",

@@ -5,7 +5,7 @@ names occur in texts, tokens that cut characters, and whitespace in front of tok
 JSON may have little, much or special whitespace. In each state along a random text:
 
 * the mask allows exactly the tokens that are accepted, and never none, but for JSON
-  Schema in a vocabulary that lacks bytes: its dead ends are counted (docs/fsm.md);
+  schemas in a vocabulary that lacks bytes: their dead ends are counted (docs/fsm.md);
 * tokens with equal texts have equal bits, and a token without text is forbidden;
 * an allowed token is allowed byte by byte, and in a vocabulary with all bytes the
   converse holds, too;
@@ -31,13 +31,13 @@ from structout.grammar.vocabulary import BYTES, Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
 from support.random_patterns import random_pattern
 from support.random_schemas import RandomSchema
-from support.random_tags import random_format, random_word
+from support.random_tags import random_format, random_tag_of_schemas, random_word
 from support.recursive_grammars import random_scannerless_grammar
 
 NUM_CONSTRAINTS, NUM_STEPS, NUM_DRAFTS = 6, 25, 3
 _NAMES = ("<|end|>", "</s>", '"', "a")
 _SPACES = (" ", " ", "\n", "\t", "\r")
-_FORMS = (
+FORMS = (
     TextForm(),
     TextForm(key_order="any"),
     TextForm(max_whitespace=None),
@@ -70,7 +70,12 @@ def _tag(rng: random.Random) -> _Made:
     return Kind.STRUCTURAL_TAG, json.dumps(tag), [random_word(rng, 8).encode() for _ in range(12)]
 
 
-MAKERS: tuple[Callable[[random.Random], _Made], ...] = (_regex, _schema, _schema, _grammar, _tag)
+def _tag_of_schemas(rng: random.Random) -> _Made:
+    tag, texts = random_tag_of_schemas(rng)
+    return Kind.STRUCTURAL_TAG, json.dumps(tag), texts
+
+
+MAKERS: tuple[Callable[[random.Random], _Made], ...] = (_regex, _schema, _schema, _grammar, _tag, _tag_of_schemas)
 
 
 def hostile_vocabulary(rng: random.Random, texts: list[bytes]) -> Vocabulary:
@@ -190,7 +195,7 @@ class Masks(Hunter):
         for _ in range(NUM_CONSTRAINTS):
             kind, spec, texts = rng.choice(MAKERS)(rng)
             vocabulary = hostile_vocabulary(rng, [text for text in texts if text] or [b"x"])
-            form = rng.choice(_FORMS)
+            form = rng.choice(FORMS)
             try:
                 in_bytes = FsmBackend(BYTES, form=form).compile_grammar(kind, spec)
                 grammar = FsmBackend(vocabulary, form=form).compile_grammar(kind, spec)
@@ -202,7 +207,8 @@ class Masks(Hunter):
             tally.executions["constraints"] += 1
             walk = Walk(vocabulary, grammar, in_bytes)
             try:
-                problem = _walked(walk, kind, rng, tally)
+                has_schema = kind is Kind.JSON or '"json_schema"' in spec
+                problem = _walked(walk, has_schema, rng, tally)
             except LimitError:
                 tally.executions["texts that met a limit"] += 1
                 continue
@@ -211,14 +217,14 @@ class Masks(Hunter):
                 tally.findings.append(f"{problem}: {where}"[:3000])
 
 
-def _walked(walk: Walk, kind: Kind, rng: random.Random, tally: Tally) -> str | None:
+def _walked(walk: Walk, has_schema: bool, rng: random.Random, tally: Tally) -> str | None:
     """Check the masks along a random text, and after rollbacks. Return what is
     wrong."""
     masks = []
     for _ in range(NUM_STEPS):
         mask = walk.mask()
         masks.append(mask)
-        if not mask.any() and kind is Kind.JSON and not walk.has_all_bytes:
+        if not mask.any() and has_schema and not walk.has_all_bytes:
             tally.executions["dead ends of JSON where bytes are lacking"] += 1
             return None
         tally.executions["states"] += 1

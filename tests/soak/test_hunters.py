@@ -12,8 +12,9 @@ import sys
 import numpy as np
 import pytest
 
-from soak import days, draws, masks, mutants, node, parsers
+from soak import days, draws, masks, mutants, node, parsers, tables
 from soak.hunt import HUNTERS, Hunter, Tally, hunted, hunter, short_run
+from structout import DeviceStacks
 from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.grammar.native.backend import FsmBackend
 from structout.grammar.vocabulary import BYTES, Vocabulary
@@ -48,6 +49,14 @@ def test_hunt_of_draws_finds_a_draw_that_the_mask_forbids():
     ids[row] = int((~batch.allowed[batch.mask_of_row[row]]).nonzero()[0])
     draws.check(batch, (ids, *others), random.Random(0), found)
     assert f"1 illegal draws, first {int(ids[row])} in row {row}" in found.findings
+
+
+def test_hunt_of_tables_finds_a_mask_of_another_text(monkeypatch):
+    rows = DeviceStacks.rows
+    monkeypatch.setattr(DeviceStacks, "rows", lambda self: rows(self).roll(1))
+    found = Tally()
+    tables.make().hunt(0, found)
+    assert any("the masks differ" in finding for finding in found.findings)
 
 
 @pytest.mark.parametrize("target", parsers.TARGETS)

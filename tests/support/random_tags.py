@@ -3,10 +3,15 @@ markers."""
 
 from __future__ import annotations
 
+import json
+import random
+from typing import Any
+
 from structout.grammar.native.automaton import DEFAULT_LIMITS
 from structout.grammar.native.grammar_context import GrammarContext
 from structout.grammar.native.structural_tags import structural_tag_rules
 from structout.grammar.vocabulary import Vocabulary
+from support.random_schemas import RandomSchema
 
 BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
 
@@ -78,3 +83,23 @@ def random_vocabulary(rng):
     tokens |= {bytes(rng.choices(b"ab<\xc3\xa9", k=rng.randint(1, 4))) for _ in range(30)}
     tokens |= {bytes([byte]) for byte in b"ab<\xc3\xa9"}
     return Vocabulary((*sorted(tokens), b""), stop_token_ids=(len(tokens),))
+
+
+def random_tag_of_schemas(rng: random.Random) -> tuple[dict[str, Any], list[bytes]]:
+    """A structural tag whose contents are random schemas, and texts near it."""
+    inside, beside = RandomSchema(rng), RandomSchema(rng)
+    begin = rng.choice(["<f>", "<f=a>", "{", "=", '"', "1"])
+    end = rng.choice(["</f>", "}", "", "]", '"', "0", "\n"])
+    contents = [{"type": "json_schema", "json_schema": json.loads(each.text)} for each in (inside, beside)]
+    tagged = tag(begin, contents[0], end)
+    part = rng.choice(
+        [
+            tagged,
+            {"type": "triggered_tags", "triggers": [begin], "tags": [tagged]},
+            {"type": "sequence", "elements": [tagged, {"type": "const_string", "value": "|"}, contents[1]]},
+            {"type": "or", "elements": [tagged, contents[1]]},
+        ]
+    )
+    texts = [f"{begin}{text}{end}" for text in inside.texts(8)]
+    encoded = [text.encode(errors="replace") for text in [*texts, *inside.texts(8), *beside.texts(4)]]
+    return {"type": "structural_tag", "format": part}, encoded

@@ -78,17 +78,18 @@ class TableMaker:
     def _state(self) -> list[int]:
         actions = [self._action() for _ in range(4)]
         begin = self.put(*actions)
-        pairs = [
-            (verdicts, self.rng.choice([self.state()] * 8 + [-1, -2])) for verdicts in self.rng.sample(range(3), 2)
+        pairs = [  # of verdicts or of tokens
+            (key, self.rng.choice([self.state()] * 8 + [-1, -2])) for key in self.rng.sample(range(3), 2)
         ]
-        resumes = self.put(*itertools.chain(*pairs), -1)
+        list_of_pairs = self.put(*itertools.chain(*pairs), -1)
         flags = self.rng.choice([0, 1]) | self.rng.choice([0, 2, 2]) | (self.rng.random() < 0.9) << 2
-        flags |= self.rng.choice([0, 1, 1, 2, 3, 5, 8]) << 3 | self.rng.randrange(self.num_languages) << 7
+        flags |= self.rng.choice([0, 0, 8])
+        flags |= self.rng.choice([0, 1, 1, 2, 3, 5, 8]) << 4 | self.rng.randrange(self.num_languages) << 8
         class_map = self.rng.randrange(len(self.class_maps)) if self.rng.random() < 0.95 else -1
         return [
             class_map,
             begin,
-            self.rng.choice([resumes] * 9 + [-1]),
+            self.rng.choice([list_of_pairs] * 9 + [-1]),
             self.rng.choice([self.state()] * 9 + [-1]),
             flags,
         ]

@@ -11,6 +11,7 @@
 
 #include "bindings/engine/module.h"
 #include "bindings/engine/run.h"
+#include "context_free/stack_grammar.h"
 #include "json/schema_index.h"
 #include "json/stack_schema.h"
 #include "step/stack_index.h"
@@ -65,6 +66,9 @@ void define_stack_tables(py::module_& module) {
       }))
       .def(py::init([](const std::shared_ptr<TokenIndex>& index) -> std::shared_ptr<StackLanguage> {
         return std::make_shared<StackIndex>(index);
+      }))
+      .def(py::init([](const std::shared_ptr<context_free::GrammarIndex>& index) -> std::shared_ptr<StackLanguage> {
+        return run(true, [&] { return std::make_shared<context_free::StackGrammar>(index); });
       }));
 
   py::class_<StackLanguage::Text>(module, "StackText")

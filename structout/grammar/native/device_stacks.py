@@ -1,5 +1,5 @@
-"""Texts on a device whose places are stacks, for constrained decoding of JSON schemas
-without the CPU, except where the tables miss."""
+"""Texts on a device whose places are stacks, for constrained decoding without the CPU,
+except where the tables miss."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,8 +37,8 @@ _BUILD_SECONDS = 0.05
 
 
 class DeviceStacks:
-    """Texts of JSON schemas and other constraints of one vocabulary, with the tables of
-    their machines on a device.
+    """Texts of JSON schemas, grammars, tags and other constraints of one vocabulary,
+    with the tables of their machines on a device.
 
     A text is a row of ``stacks``. ``rows`` finds the masks of all texts and ``advance``
     moves them by a token each; both are ops on the device, which does not wait for the

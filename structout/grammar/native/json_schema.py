@@ -11,7 +11,7 @@ from structout.constraints.metaschemas import referred_metaschemas
 from structout.constraints.schema_walks import STANDARD_FORMATS, keyword_at, subschemas
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.interface import DeviceTables, StackTables
+from structout.grammar.interface import DeviceTables
 from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
 from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.native.formats import FORMATS, native_formats
@@ -217,16 +217,15 @@ class JsonSchemaGrammar(NativeGrammar):
 
     def device_tables(self) -> DeviceTables | None:
         index = self._index.closed
-        if index is None:
+        if index is None or self.matcher.is_reasoning:
             return None
         state = 0
         for token in self.matcher.recent_tokens(self.num_tokens):
             state = index.next(state, token)
         return DeviceTables(index, self._stop_token_ids, None if self.is_terminated() else state)
 
-    def stack_tables(self) -> StackTables:
-        tokens = tuple(self.matcher.recent_tokens(self.num_tokens))
-        return StackTables(self._index.stack_language, self._stop_token_ids, None if self.is_terminated() else tokens)
+    def _stack_language(self) -> Any:
+        return self._index.stack_language
 
     def _at_start(self, stop_token_ids: Sequence[int]) -> "JsonSchemaGrammar":
         return JsonSchemaGrammar(self._index, self._vocab_size, stop_token_ids, self._canonical_tokenizer)

@@ -1,9 +1,10 @@
 """The position of a request in a token index."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.interface import DeviceTables, StackTables
+from structout.grammar.interface import DeviceTables
 from structout.grammar.native.extension import core
 from structout.grammar.native.native_grammar import NativeGrammar
 from structout.grammar.native.token_index import TokenIndex
@@ -51,6 +52,5 @@ class FsmGrammar(NativeGrammar):
             return None
         return DeviceTables(self._index, self._stop_token_ids, None if self.is_terminated() else self.state_id())
 
-    def stack_tables(self) -> StackTables:
-        tokens = tuple(self.matcher.recent_tokens(self.num_tokens))
-        return StackTables(self._index.stack_language, self._stop_token_ids, None if self.is_terminated() else tokens)
+    def _stack_language(self) -> Any:
+        return self._index.stack_language

@@ -92,10 +92,10 @@ def masked_generate(
             tokens round differently.
         device_fsm: whether the states of the constraints live on the model's device, in
             a :class:`structout.DeviceFSM`, so that no step waits for the CPU, or, where
-            not all are automata, in a :class:`structout.DeviceStacks`. For JSON schemas
-            and regular languages that structout's own engine serves, and models that
-            take a ``StaticCache``. Draws the same tokens, except where the model's
-            attention rounds differently.
+            not all are automata, in a :class:`structout.DeviceStacks`. For constraints
+            that structout's own engine serves, but grammars with ``max_tokens``, and
+            models that take a ``StaticCache``. Draws the same tokens, except where the
+            model's attention rounds differently.
         stream_to: one of transformers' streamers, or None.
         monitor: watches the decoding loop.
 

@@ -201,7 +201,8 @@ def constraints_on_device(
         request_id = request_ids[stacks.index(None)]
         raise ValueError(
             f"request {request_id!r} is served by {manager.backend_name(request_id)}, which has no tables of its "
-            "constraint for devices: only JSON schemas and regular languages that the backend fsm serves can go there"
+            "constraint for devices: only what the backend fsm serves can go there, but no grammar with max_tokens, "
+            "with more than 64 tokens that it reads by their ids, or with one of these that ends texts"
         )
     return _stacks(manager, [tables for tables in stacks if tables is not None], device)
 

@@ -14,14 +14,12 @@ import torch
 
 from structout import DeviceStacks, Vocabulary
 from structout.errors import GrammarError
-from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.extension import core
 from structout.grammar.native.json_schema import JsonSchemaGrammar, SchemaIndex, TextForm
 from structout.grammar.native.matcher import FsmGrammar
 from structout.grammar.native.token_index import TokenIndex, vocabulary_trie
-from structout.masks.bitmask import allocate_token_bitmask
-from structout.ops.stack_tables import ASKED_STACK, DEAD_STACK, FINISHED_STACK
+from support.device_walks import DeviceWalk
 from support.devices import DEVICES
 from support.engine_schemas import EngineSchema
 from support.object_schemas import ObjectSchema
@@ -64,67 +62,11 @@ def schema_grammar(schema: Any, key_order: str) -> JsonSchemaGrammar:
     return JsonSchemaGrammar(index, VOCABULARY.size, VOCABULARY.stop_token_ids, None)
 
 
-class Walk:
-    """Texts on a device beside the engine's own."""
-
-    def __init__(self, grammars: list[StructuredOutputGrammar], device: str, rng: random.Random, **options: Any):
-        self.grammars, self.rng = grammars, rng
-        self.stacks = DeviceStacks(VOCABULARY, device, len(grammars), **options)
-        for row, grammar in enumerate(grammars):
-            self.stacks.start(row, grammar.stack_tables())
-        self.num_asked = self.num_rows = 0
-
-    def masks(self) -> torch.Tensor:
-        """The masks of all texts by the engine, compared with those of the tables."""
-        masks = allocate_token_bitmask(len(self.grammars), VOCABULARY.size, pin_memory=False)
-        for row, grammar in enumerate(self.grammars):
-            grammar._fill(masks, row)
-        rows = self.stacks.rows().tolist()
-        self.num_asked += int((self.stacks.stacks[:, 0] == ASKED_STACK).sum())
-        self.num_rows += len(rows)
-        for row, grammar in enumerate(self.grammars):
-            assert (rows[row] == -1) == grammar.is_terminated()
-            if rows[row] != -1:
-                assert torch.equal(self.stacks.masks[rows[row]].cpu(), masks[row]), self.where(row)
-        return masks
-
-    def where(self, row: int) -> tuple[bytes, list[int]]:
-        tokens = self.grammars[row].matcher.recent_tokens(1000)
-        return b"".join(VOCABULARY.token_bytes[token] for token in tokens), self.stacks.stacks[row].tolist()
-
-    def draw(self, mask: torch.Tensor) -> int:
-        allowed = [token for token in range(VOCABULARY.size) if int(mask[token >> 5]) >> (token & 31) & 1]
-        return self.rng.choice(allowed)
-
-    def step(self) -> None:
-        """Advance all texts by an allowed token, once they have refused another."""
-        masks = self.masks()
-        wrong = [self.rng.randrange(VOCABULARY.size) for _ in self.grammars]
-        drafts = [[token] for token in wrong]
-        before = self.stacks.stacks.clone()
-        num_legal = [len(g.validate_tokens(d)) for g, d in zip(self.grammars, drafts, strict=True)]
-        refused = torch.tensor([n == 0 for n in num_legal])
-        self.stacks.advance(torch.tensor(wrong), refused)
-        assert (self.stacks.stacks[refused, 0] == DEAD_STACK).all()
-        assert torch.equal(self.stacks.stacks[~refused], before[~refused])
-        for row in refused.nonzero().flatten().tolist():
-            self.stacks.rollback(row, 1)
-        tokens = [0 if g.is_terminated() else self.draw(mask) for g, mask in zip(self.grammars, masks, strict=True)]
-        self.stacks.advance(torch.tensor(tokens))
-        for grammar, token in zip(self.grammars, tokens, strict=True):
-            assert grammar.accept_tokens("", [token])
-
-    def check_ends(self) -> None:
-        tops = self.stacks.stacks[:, 0].tolist()
-        for top, grammar in zip(tops, self.grammars, strict=True):
-            assert (top == FINISHED_STACK) == grammar.is_terminated()
-
-
 @pytest.mark.parametrize("key_order", ["declared", "any"])
 def test_masks_and_places_are_those_of_the_engine(key_order, num_cases):
     rng = random.Random(7)
     for _ in range(num_cases(2, long=60)):
-        walk = Walk([schema_grammar(schema, key_order) for schema in SCHEMAS], "cpu", rng)
+        walk = DeviceWalk(VOCABULARY, [schema_grammar(schema, key_order) for schema in SCHEMAS], "cpu", rng)
         for _ in range(40):
             walk.step()
         walk.check_ends()
@@ -149,7 +91,7 @@ def test_masks_of_random_schemas_are_those_of_the_engine(key_order, num_cases):
             continue
     assert len(grammars) > 15
     for batch in (grammars[i : i + 50] for i in range(0, len(grammars), 50)):
-        walk = Walk(batch, "cpu", rng)
+        walk = DeviceWalk(VOCABULARY, batch, "cpu", rng)
         for _ in range(25):
             walk.step()
         walk.check_ends()
@@ -157,8 +99,8 @@ def test_masks_of_random_schemas_are_those_of_the_engine(key_order, num_cases):
 
 def test_texts_that_are_too_deep_are_the_engines_own_until_they_are_not():
     rng = random.Random(3)
-    walk = Walk([schema_grammar({"type": "array", "items": {"$ref": "#"}}, "declared") for _ in range(3)], "cpu", rng,
-                max_depth=4)  # fmt: skip
+    grammars = [schema_grammar({"type": "array", "items": {"$ref": "#"}}, "declared") for _ in range(3)]
+    walk = DeviceWalk(VOCABULARY, grammars, "cpu", rng, max_depth=4)
     for text in (b"[", b"[", b"[", b"[", b"[", b"]", b"]", b"]"):
         token = VOCABULARY.token_bytes.index(text)
         walk.masks()
@@ -178,14 +120,14 @@ def test_a_mask_that_looks_deeper_leaves_no_other_text_without_one():
     key = [b'{"', b"a", b'": ']
     for each, num_keys in zip(grammars, (1, 3), strict=True):
         assert each.accept_tokens("", [VOCABULARY.token_bytes.index(text) for text in [*key * num_keys, b"{"]])
-    walk = Walk(grammars, "cpu", random.Random(1))
+    walk = DeviceWalk(VOCABULARY, grammars, "cpu", random.Random(1))
     assert (walk.stacks.rows() >= 0).all()  # before the engine has looked at either
     walk.masks()
 
 
 def test_masks_beyond_the_slots_are_filled_by_the_engine():
     rng = random.Random(5)
-    walk = Walk([schema_grammar(schema, "any") for schema in SCHEMAS], "cpu", rng, max_masks=3)
+    walk = DeviceWalk(VOCABULARY, [schema_grammar(schema, "any") for schema in SCHEMAS], "cpu", rng, max_masks=3)
     for _ in range(10):
         walk.step()
 
@@ -195,40 +137,11 @@ def test_rows_of_drafts_are_those_of_the_engine(key_order, num_cases):
     """And verified drafts advance the texts as single tokens do."""
     rng = random.Random(9)
     for _ in range(num_cases(1, long=30)):
-        walk = Walk([schema_grammar(schema, key_order) for schema in SCHEMAS], "cpu", rng, max_rows=8 * len(SCHEMAS))
+        walk = DeviceWalk(
+            VOCABULARY, [schema_grammar(schema, key_order) for schema in SCHEMAS], "cpu", rng, max_rows=8 * len(SCHEMAS)
+        )
         for _ in range(12):
-            drafts, ends, accepted = [], [0], []
-            expected = allocate_token_bitmask(8 * len(SCHEMAS), VOCABULARY.size, pin_memory=False)
-            for grammar in walk.grammars:
-                tokens = list(allowed_prefix(grammar, rng, walk))
-                tokens += rng.choice([[], [rng.randrange(VOCABULARY.size)], [-1]])
-                accepted.append(grammar.fill_bitmask_drafts(expected, ends[-1], tokens))
-                drafts += [*tokens, 0]
-                ends.append(len(drafts))
-            rows = walk.stacks.draft_rows(torch.tensor(drafts), torch.tensor(ends)).tolist()
-            for row, want in zip(rows, expected, strict=False):
-                assert torch.equal(walk.stacks.masks[row] if row != -1 else torch.full_like(want, -1), want)
-            bonus = [ends[i] + count for i, count in enumerate(accepted)]
-            for row in bonus:
-                drafts[row] = 0 if rows[row] == -1 else walk.draw(expected[row])
-            walk.stacks.advance_verified(torch.tensor(ends), torch.tensor(drafts), torch.tensor(accepted))
-            for i, grammar in enumerate(walk.grammars):
-                grammar.accept_tokens("", drafts[ends[i] : bonus[i] + 1])
-            live = torch.tensor([not grammar.is_terminated() for grammar in walk.grammars])
-            assert (walk.stacks.stacks[live, 0] != DEAD_STACK).all()
-            walk.masks()
-
-
-def allowed_prefix(grammar: StructuredOutputGrammar, rng: random.Random, walk: Walk) -> Iterator[int]:
-    count, mask = rng.randrange(5), allocate_token_bitmask(1, VOCABULARY.size, pin_memory=False)
-    taken = 0
-    while taken < count and not grammar.is_terminated():
-        grammar.fill_bitmask(mask, 0)
-        token = walk.draw(mask[0])
-        yield token
-        grammar.accept_tokens("", [token])
-        taken += 1
-    grammar.rollback(taken)
+            walk.check_drafts()
 
 
 def test_automata_and_schemas_share_the_tables_and_texts_may_begin_anywhere():
@@ -236,7 +149,7 @@ def test_automata_and_schemas_share_the_tables_and_texts_may_begin_anywhere():
     automaton = FsmGrammar(index, VOCABULARY.size, VOCABULARY.stop_token_ids, None)
     schemas = [schema_grammar(SCHEMAS[0], "any") for _ in range(2)]
     schemas[1].accept_tokens("", [VOCABULARY.token_bytes.index(text) for text in (b'{"', b"b", b'": ', b'"')])
-    walk = Walk([automaton, *schemas], "cpu", random.Random(2))
+    walk = DeviceWalk(VOCABULARY, [automaton, *schemas], "cpu", random.Random(2))
     assert walk.where(2)[0] == b'{"b": "'
     for _ in range(8):
         walk.step()
@@ -247,7 +160,7 @@ def test_automata_and_schemas_share_the_tables_and_texts_may_begin_anywhere():
 def test_texts_fork_roll_back_and_make_room(key_order, num_cases):
     rng = random.Random(11)
     for _ in range(num_cases(2, long=30)):
-        walk = Walk([schema_grammar(schema, key_order) for schema in SCHEMAS], "cpu", rng)
+        walk = DeviceWalk(VOCABULARY, [schema_grammar(schema, key_order) for schema in SCHEMAS], "cpu", rng)
         for _ in range(30):
             walk.step()
             row, other = rng.sample(range(len(SCHEMAS)), 2)
@@ -317,7 +230,7 @@ def test_the_states_of_closed_schemas_are_built_within_a_budget():
 
 @pytest.mark.parametrize("device", [device for device in DEVICES if device != "cpu"])
 def test_texts_on_a_device(device):
-    walk = Walk([schema_grammar(schema, "any") for schema in SCHEMAS], device, random.Random(4))
+    walk = DeviceWalk(VOCABULARY, [schema_grammar(schema, "any") for schema in SCHEMAS], device, random.Random(4))
     for _ in range(10):
         masks = walk.masks()
         tokens = [0 if g.is_terminated() else walk.draw(m) for g, m in zip(walk.grammars, masks, strict=True)]

@@ -20,10 +20,15 @@ CONSTRAINTS = {
     "choice": {"choice": ["naïve 東京 🦊", "naïve 東京", "no"]},
 }
 
-SCHEMAS = {
-    "recursive": {"type": "array", "items": {"$ref": "#"}, "maxItems": 3},
-    "free keys": {"type": "object", "properties": {"id": {"type": "integer"}}, "minProperties": 3},
-    "items that differ": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "minItems": 4},
+PARAMETERS = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+TOOL = {"type": "function", "function": {"name": "count", "parameters": PARAMETERS}}
+STACKS = {
+    "recursive": {"json": {"type": "array", "items": {"$ref": "#"}, "maxItems": 3}},
+    "free keys": {"json": {"type": "object", "properties": {"id": {"type": "integer"}}, "minProperties": 3}},
+    "items that differ": {"json": {"type": "array", "items": {"type": "integer"}, "uniqueItems": True, "minItems": 4}},
+    "grammar": {"grammar": 'root ::= "(" (root | "x")? ")"'},
+    "grammar with a lexer": {"grammar": 'start: NUM ("+" NUM)* "="\nNUM: /[0-9]{1,3}/\n%ignore / /'},
+    "tools": {"tools": [TOOL], "tool_choice": "required", "tool_format": "hermes"},
 }
 
 NO = StructuredOutputsParams(choice=["no"], backend="fsm")
@@ -41,10 +46,11 @@ def test_generate_with_a_device_fsm_draws_the_texts_of_the_managers_masks(parts,
 
 
 @pytest.mark.parametrize("sampling", [SAMPLED, {"do_sample": False}])
-@pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
-def test_generate_with_stacks_on_the_device_draws_the_texts_of_the_managers_masks(parts, schema, sampling):
-    """Also of recursive schemas, and of those with keys and items that must differ."""
-    params = StructuredOutputsParams(json=schema, backend="fsm")
+@pytest.mark.parametrize("constraint", STACKS.values(), ids=STACKS)
+def test_generate_with_stacks_on_the_device_draws_the_texts_of_the_managers_masks(parts, constraint, sampling):
+    """Also of recursive schemas, of those with keys and items that must differ, of
+    grammars and of tool calls."""
+    params = StructuredOutputsParams(**constraint, backend="fsm")
     options = {"num_return_sequences": 2, "max_new_tokens": 60, "seed": 3, "params": params, **sampling}
     expected = generate(*parts, PROMPTS, **options)
     result = generate(*parts, PROMPTS, device_fsm=True, **options)
@@ -98,7 +104,10 @@ def test_generate_with_a_device_fsm_ends_soon_after_the_longest_text(parts):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"grammar": 'root ::= "(" root ")" | "a"'}, "is served by fsm, which has no tables of its constraint for dev"),
+        (
+            {"grammar": "start: a\na[max_tokens=3]: /x+/"},
+            "is served by fsm, which has no tables of its constraint for dev",
+        ),
         ({"regex": "a", "jump_forward": "draft"}, "device_fsm does not go with jump_forward='draft'"),
         ({"regex": "a", "repetition_penalty": 1.5}, "leave out RepetitionPenaltyLogitsProcessor"),
         ({"regex": "a", "max_time": 1.0}, "does not go with stopping criteria: leave out MaxTimeCriteria"),

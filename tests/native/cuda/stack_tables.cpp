@@ -54,7 +54,7 @@ struct Case {
       // The actions of a state are among the cells of its own row.
       const int64_t row = below(num_cells - 4);
       for (int64_t k = 0; k < 4; ++k) cells[row + k] = random_action(num_states, num_cells);
-      const int32_t flags = static_cast<int32_t>(below(128) | (below(10) ? kStackLive : 0) |
+      const int32_t flags = static_cast<int32_t>(below(1 << kStackLanguageShift) | (below(10) ? kStackLive : 0) |
                                                  below(num_languages + 1) << kStackLanguageShift);
       for (int32_t field : {mostly_below(num_maps), static_cast<int32_t>(row), mostly_below(num_cells),
                             mostly_below(num_states), flags}) {

@@ -1,0 +1,165 @@
+"""DeviceStacks follows grammars and tags as the engine does: scannerless ones and those
+with a lexer, with JSON schemas inside, and with tokens that are read by their ids."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import torch
+
+from structout import DeviceStacks, StructuredOutputsParams, Vocabulary
+from structout.constraints.params import StructuredOutputOptions as Kind
+from structout.constraints.tools.call_formats import TOOL_FORMATS
+from structout.constraints.tools.definitions import Tool
+from structout.errors import GrammarError
+from structout.grammar.interface import StructuredOutputGrammar
+from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.extension import core
+from structout.grammar.native.grammars import ContextFreeGrammar
+from structout.grammar.native.token_index import vocabulary_trie
+from structout.ops.stack_tables import ASKED_STACK
+from support.device_walks import DeviceWalk
+from support.random_tags import random_tag_of_schemas
+from support.recursive_grammars import random_lexed_grammar, random_scannerless_grammar
+
+# Tokens that lead into values, out of them, or both.
+TEXTS = (
+    b"</f>", b"<f>{", b'<f>{"a": ', b'"}</f>', b"}</f>", b"}</f>a<f>", b"1}</", b'{"', b'": ', b'", ', b'"}', b"[1",
+    b"1]", b"]}", b"12", b"true", b"ab", b"((", b"))", b") + (", b"1 +", b"<call>", b"1]</f>", b'"b": "x"}</f>', b"<f",
+)  # fmt: skip
+END, CALL = 256 + len(TEXTS), 257 + len(TEXTS)
+VOCABULARY = Vocabulary((*(bytes([byte]) for byte in range(256)), *TEXTS, b"", b""), (END,), (("<|call|>", CALL),))
+BACKEND = FsmBackend(VOCABULARY)
+
+CLOSED = '{"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}, "required": ["b"], \
+"additionalProperties": false}'
+GRAMMARS = {
+    "brackets": 'root ::= "[" (root ("," root)*)? "]" | "x"',
+    "two languages of equal length": 'root ::= "a" root "b" | "ab"',
+    "sums": 'start: expr\nexpr: NUM | expr "+" expr | "(" expr ")"\nNUM: /[0-9]+/\n%ignore / +/',
+    "calls": f'start: (TEXT call)+\nTEXT: /[a-c]*/\ncall: "<f>" v "</f>"\nv: %json {CLOSED}',
+    "a value of any kind": 'start: "=" v w?\nv: %json {}\nw: "<" v "}"',
+    "numbers side by side": 'start: "v" v (";" v)*\nv: %json {"type": "integer"}',
+    "a number before digits": 'start: "v" v /[0-9]{3}/\nv: %json {"type": "integer"}',
+    "items that differ": 'start: v "</f>"\nv: %json {"type": "array", "items": {"enum": [1, 2]}, "uniqueItems": true}',
+    "free keys": 'start: "<f>" v "</f>"\nv: %json {"type": "object", "additionalProperties": {"type": "integer"}}',
+    "a token": f'start: (/[a-c]+/ <|call|> v)* "."\nv: %json {CLOSED}',
+    "a token that has bytes": f'start: (/[a-c<>l]+/ <[{VOCABULARY.token_bytes.index(b"<call>")}]> "1")* "."',
+}
+
+
+def grammar_of(text: str) -> ContextFreeGrammar:
+    grammar = BACKEND.compile_grammar(Kind.GRAMMAR, text)
+    assert isinstance(grammar, ContextFreeGrammar)
+    return grammar
+
+
+def test_masks_and_places_are_those_of_the_engine(num_cases):
+    rng, depths = random.Random(1), set()
+    for _ in range(num_cases(3, long=100)):
+        walk = DeviceWalk(VOCABULARY, [grammar_of(text) for text in GRAMMARS.values()], "cpu", rng)
+        for _ in range(60):
+            walk.step()
+            depths |= {*walk.stacks.stacks[:, 1].tolist()}
+        walk.check_ends()
+    assert {0, 1, 2} < depths  # values on top of grammars, and values inside of those
+
+
+def random_constraints(rng: random.Random, count: int) -> list[StructuredOutputGrammar]:
+    grammars: list[StructuredOutputGrammar] = []
+    while len(grammars) < count:
+        kind, spec = rng.choice(
+            [
+                (Kind.GRAMMAR, random_scannerless_grammar(rng).gbnf()),
+                (Kind.GRAMMAR, random_lexed_grammar(rng).lark()),
+                (Kind.STRUCTURAL_TAG, json.dumps(random_tag_of_schemas(rng)[0])),
+            ]
+        )
+        try:
+            grammars.append(BACKEND.compile_grammar(kind, spec))
+        except GrammarError:
+            continue
+    return grammars
+
+
+def test_masks_of_random_grammars_and_tags_are_those_of_the_engine(num_cases):
+    rng = random.Random(2)
+    for _ in range(num_cases(3, long=60)):
+        walk = DeviceWalk(VOCABULARY, random_constraints(rng, 20), "cpu", rng)
+        for _ in range(15):
+            walk.step()
+        walk.check_ends()
+
+
+def test_rows_of_drafts_are_those_of_the_engine():
+    rng = random.Random(3)
+    grammars = [grammar_of(text) for text in GRAMMARS.values()]
+    walk = DeviceWalk(VOCABULARY, grammars, "cpu", rng, max_rows=8 * len(grammars))
+    for _ in range(10):
+        walk.check_drafts()
+
+
+def test_a_token_read_by_its_id_moves_a_text_without_the_engine():
+    grammar = grammar_of(GRAMMARS["a token"])
+    stacks = DeviceStacks(VOCABULARY, "cpu", 1)
+    stacks.start(0, grammar.stack_tables())
+    tops = []
+    for token in (ord("a"), CALL, VOCABULARY.token_bytes.index(b'{"'), ord("b")):
+        stacks.advance(torch.tensor([token]))
+        tops.append(int(stacks.stacks[0, 0]))
+    assert min(tops) >= 0
+    assert stacks.stacks[0, 1] == 1  # the place in the grammar, below that in the value
+
+
+@pytest.mark.parametrize("tool_format", TOOL_FORMATS)
+@pytest.mark.parametrize("tool_choice", ["auto", "required"])
+def test_tables_of_tool_calls_are_built_ahead(tool_format, tool_choice):
+    schema = json.loads(CLOSED)
+    tag = TOOL_FORMATS[tool_format].structural_tag([Tool("paint", schema, "", None)], tool_choice)
+    grammar = BACKEND.compile(StructuredOutputsParams(structural_tag=tag).constraint()).grammar
+    language = grammar.stack_tables().language
+    tables = core().StackTables(vocabulary_trie(VOCABULARY), max_mask_bytes=0)
+    assert tables.build(tables.add(language, [END]), max_states=2_000, seconds=60)
+    walk = DeviceWalk(VOCABULARY, [grammar], "cpu", random.Random(4))
+    for _ in range(30):
+        walk.step()
+    walk.check_ends()
+
+
+def test_texts_are_the_engines_own_where_more_than_their_places_matters():
+    """Until a value with used keys or different items has ended."""
+    walk = DeviceWalk(VOCABULARY, [grammar_of(GRAMMARS["items that differ"])], "cpu", random.Random(5))
+    is_asked = []
+    for text in (b"[1", b",", b"2", b"]", b"<", b"/"):
+        walk.masks()
+        token = VOCABULARY.token_bytes.index(text)
+        walk.stacks.advance(torch.tensor([token]))
+        assert walk.grammars[0].accept_tokens("", [token])
+        is_asked.append(bool(walk.stacks.stacks[0, 0] == ASKED_STACK))
+    assert is_asked == [False, True, True, False, False, False]
+    walk.masks()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "start: a\na[max_tokens=3]: /[a-z]+/",
+        "start: <[0-64]>",
+        f"start: /a*/ <[{END}]>",
+    ],
+    ids=["counts tokens", "reads many tokens", "reads the token that ends texts"],
+)
+def test_grammars_that_tables_cannot_follow_have_none(text):
+    assert grammar_of(text).stack_tables() is None
+
+
+def test_a_text_that_reasons_has_no_tables_until_it_is_over():
+    for kind, spec in ((Kind.GRAMMAR, GRAMMARS["sums"]), (Kind.JSON, CLOSED), (Kind.REGEX, "a*b")):
+        grammar = BACKEND.compile_grammar(kind, spec)
+        assert grammar.begin_after([CALL])
+        assert grammar.stack_tables() is None
+        assert grammar.device_tables() is None
+        grammar.accept_tokens("", [ord("x"), CALL])
+        assert grammar.stack_tables().token_ids == ()
