@@ -9,6 +9,11 @@ from support.vllm_clients import LETTERS, SCHEMA
 from support.vllm_engines import Engine, finish_reasons, token_ids
 
 # vLLM's drafts from the prompt and the text so far.
+JUMP_FORWARD = {
+    "method": "custom_class",
+    "num_speculative_tokens": 8,
+    "model": "structout.integrations.vllm.proposer.Proposer",
+}
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 NESTED_LISTS = 'root ::= "[" (root ("," root)*)? "]"'
 SENTENCE = "([a-f]|[g-z]){150,180}!"  # of one token a letter

@@ -16,6 +16,7 @@ from vllm.v1.request import Request, RequestStatus
 from structout import envs
 from structout.errors import GrammarError
 from structout.integrations.vllm.grammar_manager import Grammar, GrammarManager, PendingGrammar
+from structout.integrations.vllm.proposer import is_jump_forward
 from structout.masks.batch import MaskBatch
 
 _log = logging.getLogger("vllm.structout")
@@ -34,8 +35,8 @@ def scheduler_manager(vllm_config: Any) -> GrammarManager:
         return GrammarManager(vllm_config)
     if not can_keep_states(vllm_config):
         _log.warning(
-            "STRUCTOUT_VLLM_WORKER_STATES=1 has no effect with model runner V2, speculative decoding or an external "
-            "launcher: the scheduler keeps the states of grammars"
+            "STRUCTOUT_VLLM_WORKER_STATES=1 has no effect with model runner V2, jump-forward drafts, asynchronous "
+            "scheduling of drafts or an external launcher: the scheduler keeps the states of grammars"
         )
         return GrammarManager(vllm_config)
     return AdmittingManager(vllm_config)
@@ -45,7 +46,16 @@ def can_keep_states(vllm_config: Any) -> bool:
     """Whether the workers of an engine can keep the states of grammars."""
     # With an external launcher each rank has a scheduler, and all must schedule alike.
     has_one_scheduler = vllm_config.parallel_config.distributed_executor_backend != "external_launcher"
-    return has_one_scheduler and not vllm_config.use_v2_model_runner and vllm_config.speculative_config is None
+    return has_one_scheduler and not vllm_config.use_v2_model_runner and _has_known_drafts(vllm_config)
+
+
+def _has_known_drafts(vllm_config: Any) -> bool:
+    """Whether the worker is told the drafts before it computes a step, and needs no
+    grammar to make them."""
+    if vllm_config.speculative_config is None:
+        return True
+    is_async = vllm_config.scheduler_config.async_scheduling
+    return not is_async and not is_jump_forward(vllm_config.speculative_config)
 
 
 def is_handed_over(params: Any) -> bool:

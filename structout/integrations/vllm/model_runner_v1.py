@@ -95,9 +95,11 @@ def sampling(sample: Callable[..., Any]) -> Callable[..., Any]:
         if states is None:
             return draw(self, logits, masks, spec_decode_metadata)
         masks = joined(states.take_masks(), masks)
-        output = draw(self, logits, masks, None)
+        output = draw(self, logits, masks, spec_decode_metadata)
         if masks is not None and _wants_processed_logprobs(self):
-            output.sampled_token_ids = _undrawn_where_disallowed(output.sampled_token_ids, masks, batch.req_ids)
+            requests = [self.requests[request_id] for request_id in batch.req_ids]
+            layout = Layout(requests, None if spec_decode_metadata is None else spec_decode_metadata.num_draft_tokens)
+            output.sampled_token_ids = _undrawn_where_disallowed(output.sampled_token_ids, masks, layout)
         states.end_step(output.sampled_token_ids, batch.req_id_to_index)
         return output
 
@@ -130,15 +132,19 @@ def _wants_processed_logprobs(runner: Any) -> bool:
     return is_processed and runner.input_batch.sampling_metadata.max_num_logprobs is not None
 
 
-def _undrawn_where_disallowed(token_ids: torch.Tensor, masks: MaskBatch, request_ids: list[str]) -> torch.Tensor:
-    """Tokens ``[B, 1]``, with -1 for those that their masks do not allow: where nothing
-    is left, vLLM's sampler draws any."""
-    bitmask, rows = masks.to(token_ids.device), masks.rows_for(request_ids).to(token_ids.device)
+def _undrawn_where_disallowed(token_ids: torch.Tensor, masks: MaskBatch, layout: Layout) -> torch.Tensor:
+    """Tokens ``[B, S]`` with a negative one in place of each that its mask does not
+    allow: where nothing is left, vLLM's sampler draws any."""
+    bitmask = masks.to(token_ids.device)
     if len(bitmask) == 0:
         return token_ids
-    words = bitmask[rows.clamp(min=0).long(), token_ids.flatten().long() // 32]
-    is_allowed = (rows < 0) | ((words >> (token_ids.flatten() % 32)) & 1).bool()
-    return token_ids.masked_fill(~is_allowed.unsqueeze(1), -1)
+    rows = masks.rows_for(layout.request_ids, layout.num_logits).to(token_ids.device)
+    row_indptr = torch.from_numpy(layout.row_indptr).to(token_ids.device)
+    columns = torch.arange(token_ids.shape[1], device=token_ids.device)
+    row_of_token = rows[(row_indptr[:-1, None] + columns).clamp(max=len(rows) - 1)]
+    words = bitmask[row_of_token.clamp(min=0).long(), token_ids.clamp(min=0).long() // 32]
+    is_allowed = (row_of_token < 0) | ((words >> (token_ids % 32)) & 1).bool() | (token_ids < 0)
+    return token_ids.masked_fill(~is_allowed, -1 if token_ids.shape[1] == 1 else _UNDRAWABLE)
 
 
 def bookkeeping(bookkeeping_sync: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ the tokens that it has drawn, and fills their masks while the model computes the
 that they are for. Each rank that draws follows all requests, so nothing is exchanged.
 """
 
+import itertools
 import weakref
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -46,7 +47,8 @@ class _DrawnTokens:
     """The tokens of a step, on their way to the host.
 
     Attributes:
-        token_ids: on the host. A copy to it may be in flight.
+        token_ids: ``[B, S]`` on the host: of each request the drafts that were accepted
+            and a token more, then -1. A copy to it may be in flight.
         requests: the requests that follow grammars, by their place in ``token_ids``.
         copied: the event of the copy; None on the CPU.
     """
@@ -69,12 +71,19 @@ class _DrawnTokens:
     def is_here(self) -> bool:
         return self.copied is None or self.copied.query()
 
-    def wait(self) -> list[tuple[_Followed, int]]:
-        """Each request with its token."""
+    def wait(self) -> dict[_Followed, list[int]]:
+        """The tokens of each request. The last is negative where none could be
+        drawn."""
         if self.copied is not None:
             self.copied.synchronize()
-        token_ids = self.token_ids.flatten().tolist()
-        return [(request, token_ids[place]) for place, request in self.requests.items()]
+        token_ids = self.token_ids.tolist()
+        return {request: _without_padding(token_ids[place]) for place, request in self.requests.items()}
+
+    def num_tokens(self) -> dict[_Followed, int]:
+        """How many tokens each request gets. Waits only where there were drafts."""
+        if self.token_ids.shape[1] == 1:
+            return dict.fromkeys(self.requests.values(), 1)
+        return {request: len(tokens) for request, tokens in self.wait().items()}
 
 
 class WorkerStates:
@@ -128,10 +137,12 @@ class WorkerStates:
         starting, self._starting = self._starting, []
         if not self._rows and drawn is None and not starting:
             return
+        scheduled = scheduler_output.scheduled_spec_decode_tokens
+        drafts = {f: scheduled[f.request.request_id] for f in self._rows if f.request.request_id in scheduled}
         if starting or not (drawn is None or drawn.is_here):
-            self._masks = self._thread.submit(self._wait_and_advance, drawn, self._rows, starting)
+            self._masks = self._thread.submit(self._wait_and_advance, drawn, self._rows, drafts, starting)
         else:
-            self._masks = self._advance(drawn, self._rows)
+            self._masks = self._advance(drawn, self._rows, drafts)
 
     def take_masks(self) -> MaskBatch | None:
         """The masks of the step, None if none of its rows is constrained."""
@@ -143,7 +154,8 @@ class WorkerStates:
         """Take the tokens of the step.
 
         Args:
-            token_ids: ``[B, 1]``, -1 where none could be drawn.
+            token_ids: ``[B, S]``: of each request the drafts that were accepted and a
+                token more, which is negative where none could be drawn, then -1.
             index_of: the place of each request in the batch.
         """
         if self._rows:
@@ -169,10 +181,10 @@ class WorkerStates:
         again."""
         if not self._requests:
             return
-        drawn = set() if self._drawn is None else set(self._drawn.requests.values())
+        num_drawn = {} if self._drawn is None else self._drawn.num_tokens()
         for request_id, num_tokens in zip(cached.req_ids, cached.num_output_tokens, strict=True):
             followed = self._requests.get(request_id)
-            if followed is None or num_tokens >= len(followed.token_ids) + (followed in drawn):
+            if followed is None or num_tokens >= len(followed.token_ids) + num_drawn.get(followed, 0):
                 continue
             old = followed.request
             twin = request_of(request_id, old.prompt_token_ids, old.sampling_params)
@@ -180,34 +192,48 @@ class WorkerStates:
             self._follow(twin)
 
     def _wait_and_advance(
-        self, drawn: _DrawnTokens | None, rows: list[_Followed], starting: list[PendingGrammar]
+        self,
+        drawn: _DrawnTokens | None,
+        rows: list[_Followed],
+        drafts: Mapping[_Followed, list[int]],
+        starting: list[PendingGrammar],
     ) -> MaskBatch:
         """``_advance``, after what has to come before it."""
         for pending in starting:
             if not pending.wait():
                 pending.result()  # logs why; its rows allow nothing, so that the scheduler ends it
-        return self._advance(drawn, rows).result()
+        return self._advance(drawn, rows, drafts).result()
 
-    def _advance(self, drawn: _DrawnTokens | None, rows: list[_Followed]) -> Future[MaskBatch]:
+    def _advance(
+        self, drawn: _DrawnTokens | None, rows: list[_Followed], drafts: Mapping[_Followed, list[int]]
+    ) -> Future[MaskBatch]:
         """Accept the tokens of the last step, and fill the masks of the next."""
         assert self._manager.structout is not None
-        tokens = {}
-        for followed, token in [] if drawn is None else drawn.wait():
-            followed.token_ids.append(token)
-            accepted = [token]
-            if token < 0 or (followed.is_reasoning and not (accepted := self._constrained(followed, token))):
-                continue
-            tokens[followed.key] = accepted
-        bounds = {followed.key: self._manager.bounds(followed.request) for followed in rows if followed.is_reasoning}
-        keys = [followed.key for followed in rows]
-        return self._manager.structout.step(tokens, keys, bounds=bounds, strict=False)
+        accepted = {}
+        for followed, tokens in {} if drawn is None else drawn.wait().items():
+            followed.token_ids += tokens
+            if tokens[-1] >= 0:  # else the scheduler ends the request
+                accepted[followed.key] = self._constrained(followed, tokens) if followed.is_reasoning else tokens
+        bounds = {f.key: self._manager.bounds(f.request, drafts.get(f, ())) for f in rows if f.is_reasoning}
+        return self._manager.structout.step(
+            {key: tokens for key, tokens in accepted.items() if tokens},
+            [followed.key for followed in rows],
+            {followed.key: tokens for followed, tokens in drafts.items()},
+            bounds=bounds,
+            strict=False,
+        )
 
-    def _constrained(self, followed: _Followed, token: int) -> list[int]:
-        """The token if the grammar is to accept it."""
-        followed.request.append_output_token_ids(token)
-        tokens = self._manager.constrained(followed.request, [token])
+    def _constrained(self, followed: _Followed, tokens: list[int]) -> list[int]:
+        """Those of the tokens that the grammar is to accept."""
+        followed.request.append_output_token_ids(tokens)
+        constrained = self._manager.constrained(followed.request, tokens)
         followed.is_reasoning = self._manager.is_reasoning(followed.request)
-        return tokens or []
+        return constrained or []
+
+
+def _without_padding(token_ids: list[int]) -> list[int]:
+    """The tokens of a request, one at least."""
+    return token_ids[:1] + list(itertools.takewhile(lambda token: token != -1, token_ids[1:]))
 
 
 def joined(own: MaskBatch | None, sent: MaskBatch | None) -> MaskBatch | None:

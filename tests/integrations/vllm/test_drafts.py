@@ -10,6 +10,7 @@ from vllm import SamplingParams
 
 from support.vllm_engines import PROMPT, engine, finish_reasons, texts, token_ids, vllm_sampler
 from support.vllm_requests import (
+    JUMP_FORWARD,
     LETTERS,
     NGRAM,
     SCHEMA,
@@ -22,11 +23,6 @@ from support.vllm_requests import (
     structured,
 )
 
-JUMP_FORWARD = {
-    "method": "custom_class",
-    "num_speculative_tokens": 8,
-    "model": "structout.integrations.vllm.proposer.Proposer",
-}
 LONG_NAMES = {
     "type": "object",
     "properties": {"nameOfTheCustomer": {"enum": ["Ada", "Bob"]}, "numberOfItemsOrdered": {"enum": [10, 20]}},
@@ -41,6 +37,22 @@ def ngram(small_model):
     with engine(small_model, speculative_config=NGRAM, block_size=32, num_gpu_blocks_override=18) as ngram:
         yield ngram
         assert ngram.num_held == 0
+
+
+@pytest.fixture(scope="module")
+def ngram_in_worker(small_model):
+    arguments = {"speculative_config": NGRAM, "block_size": 32, "num_gpu_blocks_override": 18}
+    with engine(small_model, keeps_states=True, **arguments) as ngram_in_worker:
+        assert ngram_in_worker.states is not None
+        yield ngram_in_worker
+        ngram_in_worker.step(2)
+        assert ngram_in_worker.num_held == ngram_in_worker.states.num_requests == 0
+
+
+@pytest.fixture(params=["ngram", "ngram_in_worker"])
+def drafting(request):
+    """An engine whose scheduler or whose worker keeps the states of grammars."""
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +74,7 @@ def steps_of(engine, params, prompt=PROMPT):
             return num_steps, output
 
 
-@pytest.mark.parametrize("name", ["ngram", "jumping"])
+@pytest.mark.parametrize("name", ["ngram", "ngram_in_worker", "jumping"])
 def test_texts_of_every_kind_are_those_without_drafts(name, plain, request):
     drafting = request.getfixturevalue(name)
     kinds = every_kind(plain) | {f"seeded, {name}": params for name, params in seeded_kinds().items()}
@@ -74,35 +86,35 @@ def test_texts_of_every_kind_are_those_without_drafts(name, plain, request):
     assert finish_reasons(outputs) == finish_reasons(expected)
 
 
-def test_preempted_requests_with_drafts_draw_what_they_draw_alone(plain, ngram):
-    check_preempted_requests(ngram, plain)
+def test_preempted_requests_with_drafts_draw_what_they_draw_alone(plain, drafting):
+    check_preempted_requests(drafting, plain)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"frequency_penalty": -2.0, "bad_words": ["c"]}], ids=str)
-def test_repeated_text_is_drafted_and_accepted(plain, ngram, arguments):
+def test_repeated_text_is_drafted_and_accepted(plain, drafting, arguments):
     params = greedy(80, **structured(regex="(ab|cd){20,30}!"), **arguments)
-    num_steps, output = steps_of(ngram, params)
+    num_steps, output = steps_of(drafting, params)
     (expected,) = plain.generate([params])
     assert output.outputs[0].token_ids == expected.outputs[0].token_ids
     assert num_steps < 0.7 * len(output.outputs[0].token_ids)
 
 
-def test_seeded_draws_with_filters_accept_drafts(plain, ngram):
+def test_seeded_draws_with_filters_accept_drafts(plain, drafting):
     params = SamplingParams(seed=3, top_k=2, temperature=0.3, max_tokens=80, **structured(regex="(ab){20,30}!"))
-    num_steps, output = steps_of(ngram, params)
+    num_steps, output = steps_of(drafting, params)
     (expected,) = plain.generate([params])
     assert output.outputs[0].token_ids == expected.outputs[0].token_ids
     assert num_steps < 0.7 * len(output.outputs[0].token_ids)
 
 
 @pytest.mark.parametrize("num_logprobs", [0, 3, -1])
-def test_logprobs_of_drafted_tokens_are_those_without_drafts(plain, ngram, num_logprobs):
+def test_logprobs_of_drafted_tokens_are_those_without_drafts(plain, drafting, num_logprobs):
     requests = [
         greedy(20, logprobs=num_logprobs, **structured(regex="(ab|cd){20,30}!")),
         greedy(20, logprobs=num_logprobs, presence_penalty=1.0),
         greedy(20),
     ]
-    for output, expected in zip(ngram.generate(requests), plain.generate(requests), strict=True):
+    for output, expected in zip(drafting.generate(requests), plain.generate(requests), strict=True):
         ours, theirs = (each.outputs[0].logprobs for each in (output, expected))
         assert (ours is None) == (theirs is None)
         for step, expected_step in zip(ours or (), theirs or (), strict=True):
@@ -110,20 +122,20 @@ def test_logprobs_of_drafted_tokens_are_those_without_drafts(plain, ngram, num_l
             assert {t: (step[t].rank, step[t].logprob) for t in finite} == finite
 
 
-@pytest.mark.parametrize("name", ["ngram", "jumping"])
+@pytest.mark.parametrize("name", ["ngram", "ngram_in_worker", "jumping"])
 def test_a_dead_end_ends_its_request_with_an_error_and_no_other(name, request):
     check_dead_ends(request.getfixturevalue(name))
 
 
-def test_a_dead_end_after_accepted_drafts_keeps_their_text(ngram):
-    a, b = letters_of(ngram, "ab")
+def test_a_dead_end_after_accepted_drafts_keeps_their_text(drafting):
+    a, b = letters_of(drafting, "ab")
     params = greedy(80, **structured(regex="(ab){20}z"), allowed_token_ids=[a, b], logprobs=2)
-    num_steps, output = steps_of(ngram, params)
+    num_steps, output = steps_of(drafting, params)
     (completion,) = output.outputs
     assert (completion.text, completion.finish_reason) == ("ab" * 20, "error")
     assert len(completion.logprobs) == len(completion.token_ids)
     assert num_steps < 0.7 * len(completion.token_ids)
-    assert ngram.num_held == 0
+    assert drafting.num_held == 0
 
 
 def test_the_sampler_changes_between_steps_with_drafts(plain, ngram):
@@ -137,12 +149,12 @@ def test_the_sampler_changes_between_steps_with_drafts(plain, ngram):
     assert texts([output]) == expected
 
 
-def test_a_request_aborted_between_drafts_leaves_nothing(ngram):
-    ids = [ngram.add(greedy(200, **structured(regex="(ab|cd){60,}"))) for _ in range(3)]
-    ngram.step(10)
-    ngram.abort(*ids)
-    ngram.step()
-    assert ngram.num_held == 0
+def test_a_request_aborted_between_drafts_leaves_nothing(drafting):
+    ids = [drafting.add(greedy(200, **structured(regex="(ab|cd){60,}"))) for _ in range(3)]
+    drafting.step(10)
+    drafting.abort(*ids)
+    drafting.step()
+    assert drafting.num_held == 0
 
 
 def test_jumping_forward_takes_fewer_steps(plain, jumping):

@@ -30,10 +30,12 @@ def running(reasoning_model):
         assert running.num_held == 0
 
 
-@pytest.fixture(scope="module")
-def drafting(reasoning_model):
-    parser = {"reasoning_parser": "deepseek_r1"}
-    with engine(reasoning_model, structured_outputs_config=parser, speculative_config=NGRAM) as drafting:
+@pytest.fixture(scope="module", params=[False, True], ids=["scheduler", "worker"])
+def drafting(reasoning_model, request):
+    """An engine whose scheduler or whose worker keeps the states of grammars."""
+    arguments = {"structured_outputs_config": {"reasoning_parser": "deepseek_r1"}, "speculative_config": NGRAM}
+    with engine(reasoning_model, keeps_states=request.param, **arguments) as drafting:
+        assert (drafting.states is not None) == request.param
         yield drafting
         assert drafting.num_held == 0
 

@@ -16,6 +16,7 @@ from support.tokenizers_on_the_spot import byte_level, with_tokens
 from support.vllm_engines import PROMPT, engine, finish_reasons, token_ids
 from support.vllm_models import save_small_model
 from support.vllm_requests import (
+    JUMP_FORWARD,
     LETTERS,
     NGRAM,
     PENALTIES,
@@ -74,6 +75,22 @@ def test_logprobs_after_filters_are_those_of_the_host_path(small_model):
         assert finish_reasons(keeping.generate([dead])) == [["error"]]
 
 
+def test_logprobs_after_filters_with_drafts_are_those_of_the_host_path(small_model):
+    requests = [greedy(40, logprobs=2, **structured(regex="(ab|cd){10,30}!")), greedy(12)]
+    arguments = {"logprobs_mode": "processed_logprobs", "speculative_config": NGRAM}
+    with engine(small_model, **arguments) as host:
+        expected = host.generate(requests)
+    with engine(small_model, keeps_states=True, **arguments) as keeping:
+        assert keeping.states is not None
+        outputs = keeping.generate(requests)
+        assert token_ids(outputs) == token_ids(expected)
+        a, b = letters_of(keeping, "ab")
+        dead = greedy(60, logprobs=1, **structured(regex="(ab){10}z"), allowed_token_ids=[a, b])
+        (output,) = keeping.generate([dead])
+        assert finish_reasons([output]) == [["error"]]
+        assert output.outputs[0].text == "ab" * 10
+
+
 @pytest.mark.parametrize("is_async", [True, False], ids=["asynchronous", "synchronous"])
 def test_prompts_in_chunks_change_no_text(small_model, served, is_async):
     # Not seeded: on CPUs vLLM cannot cut the prompts of requests that are.
@@ -111,12 +128,12 @@ def test_reasoning_is_free_and_answers_are_those_of_the_host_path(tmp_path):
         keeping.assert_empty()
 
 
-def test_engines_with_drafts_keep_states_in_the_scheduler(small_model, served):
-    with engine(small_model, keeps_states=True, speculative_config=NGRAM) as drafting:
-        assert type(drafting.manager) is GrammarManager
-        assert drafting.states is None
+def test_engines_with_jump_forward_keep_states_in_the_scheduler(small_model, served):
+    with engine(small_model, keeps_states=True, speculative_config=JUMP_FORWARD) as jumping:
+        assert type(jumping.manager) is GrammarManager
+        assert jumping.states is None
         requests, prompts, expected = served[0]
-        assert token_ids(drafting.generate(requests, prompts)) == expected
+        assert token_ids(jumping.generate(requests, prompts)) == expected
 
 
 def test_two_ranks_follow_all_requests(small_model, served):
