@@ -170,6 +170,20 @@ class _LeasedBitmask:
         vars(masks)["bitmask"] = bitmask
 
 
+class _ArrayMemory:
+    """The memory of an array, for another that numpy takes for writable."""
+
+    def __init__(self, array: npt.NDArray[np.int32]):
+        self._array = array  # lives as long as its memory is used
+        self.__array_interface__ = array.__array_interface__ | {"data": (array.ctypes.data, False)}
+
+
+def _as_writable(array: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """The same memory. torch warns about arrays that are read-only, as those are that
+    come from another process."""
+    return array if array.flags.writeable else np.asarray(_ArrayMemory(array))
+
+
 @dataclass(frozen=True, kw_only=True)
 class _LeasedRows(MaskRows):
     """Masks in a buffer that a later step will use.
@@ -186,7 +200,7 @@ class _LeasedRows(MaskRows):
         Nothing is copied for the CPU: the tensor is the buffer itself, which must not
         be written to.
         """
-        return torch.from_numpy(self._memory()).to(device, non_blocking=True)
+        return torch.from_numpy(_as_writable(self._memory())).to(device, non_blocking=True)
 
     def _memory(self) -> npt.NDArray[np.int32]:
         if self.lease is not None and self.lease.is_over:

@@ -70,6 +70,21 @@ def test_pickled_batch_keeps_its_masks_and_rows():
     assert copy.to("cpu").tolist() == [[0, 1], [2, 3], [4, 5]]
 
 
+@pytest.mark.filterwarnings("error")
+def test_masks_from_another_process_are_tensors_without_a_copy_or_a_warning():
+    received = np.frombuffer(batch().bitmask.tobytes(), dtype=np.int32).reshape(3, 2)
+    assert not received.flags.writeable
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        masks = replace(batch(), bitmask=received).to("cpu")
+    finally:
+        torch.set_warn_always(always)
+    assert masks.data_ptr() == received.ctypes.data
+    del received
+    assert masks.tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
 def test_batch_without_rows_leaves_logits_unchanged():
     empty = MaskBatch(
         request_ids=("free",), row_indptr=np.zeros(2, dtype=np.int32), bitmask=np.zeros((0, 2), dtype=np.int32)

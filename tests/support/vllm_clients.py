@@ -54,17 +54,25 @@ REFUSED: list[dict[str, Any]] = [
 
 
 @contextmanager
-def serving(model: Path, log: Path) -> Iterator[tuple[str, int]]:
+def serving(model: Path, log: Path, *options: str, keeps_states: bool = False) -> Iterator[tuple[str, int]]:
     """Run vLLM's server of a model, which it calls "small". Gives its address and
-    process."""
+    process.
+
+    Args:
+        model: the model's folder.
+        log: the file that gets the server's output.
+        options: more of the server's.
+        keeps_states: whether the workers are to keep the states of grammars.
+    """
     (port,) = free_ports(1)
     arguments = ["--model", str(model), "--served-model-name", "small", "--port", str(port)]
     arguments += ["--host", "127.0.0.1", "--max-model-len", "512", "--enforce-eager", "--dtype", "float32"]
     arguments += ["--num-gpu-blocks-override", "256", "--max-num-seqs", "64"]
     arguments += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
-    command = [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server", *arguments]
+    command = [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server", *arguments, *options]
     url = f"http://127.0.0.1:{port}"
     settings = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+    settings["STRUCTOUT_VLLM_WORKER_STATES"] = str(int(keeps_states))
     with running(command, settings, log, [url]) as pid:
         yield url, pid
 

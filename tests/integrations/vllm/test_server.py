@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ import httpx
 
 from support.locations import ROOT
 from support.openai_client import ChatTests, chat_client
-from support.vllm_clients import MESSAGES, REFUSED, ask, json_schema, num_requests, serving
+from support.vllm_clients import CLIENTS, MESSAGES, REFUSED, ask, json_schema, num_requests, serving
 
 SLOW_SCHEMA = {"enum": [f"value {i} {i * 7919 % 10007}" for i in range(4000)]}
 
@@ -57,6 +58,22 @@ def test_client_example_prints_an_order_and_why_a_constraint_is_refused(server):
     assert order["item"] in ("tea", "coffee")
     assert order["cups"] in range(1, 10)
     assert "a ( is not closed" in run.stdout[end:]
+
+
+def test_two_engines_that_keep_states_in_their_workers_draw_what_one_draws(server, small_model, tmp_path):
+    bodies = [
+        body | {"seed": seed, "temperature": float(seed % 2 or body.get("n", 1) > 1)}
+        for seed, (body, _) in enumerate(4 * CLIENTS)
+    ]
+
+    async def answers(url):
+        async with httpx.AsyncClient(timeout=120) as client:
+            return await asyncio.gather(*(ask(client, url, body, is_stream=False) for body in bodies))
+
+    log = tmp_path / "log"
+    with serving(small_model, log, "--data-parallel-size", "2", keeps_states=True) as (url, _):
+        assert asyncio.run(answers(url)) == asyncio.run(answers(server))
+    assert {f"EngineCore_DP{rank}" for rank in range(2)} <= set(re.findall(r"EngineCore_DP\d", log.read_text()))
 
 
 @pytest.fixture
