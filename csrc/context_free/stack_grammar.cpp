@@ -10,6 +10,17 @@ using engine::StackAction;
 using engine::StackMask;
 using engine::StackPlace;
 
+namespace {
+
+// Where an action leads that reads no byte.
+int64_t state_of(const StackAction& action) {
+  using Language = engine::StackLanguage;
+  if (action.kind == StackAction::kReplace) return action.state;
+  return action.kind == StackAction::kFail ? int64_t{Language::kRefused} : int64_t{Language::kAsked};
+}
+
+}  // namespace
+
 bool StackGrammar::may_have_tables(const Network& network, const std::vector<uint32_t>& stop_tokens) {
   std::set<uint32_t> tokens;
   for (uint32_t state = 0; state < network.num_states(); ++state) {
@@ -35,16 +46,20 @@ StackGrammar::StackGrammar(std::shared_ptr<GrammarIndex> index)
 // -- numbers of states --------------------------------------------------------------
 
 uint32_t StackGrammar::number_of(const State& state) {
-  auto [found, is_new] = numbers_.try_emplace(state, uint32_t(states_.size()));
-  if (is_new) states_.push_back(state);
-  return found->second;
+  auto known = numbers_.find(state);
+  if (known != numbers_.end()) return known->second;
+  states_.push_back(state);  // first: if the next line fails, no number leads there
+  return numbers_.emplace(state, uint32_t(states_.size() - 1)).first->second;
 }
 
 std::optional<uint32_t> StackGrammar::number_of_place(const KnownPlace& place) {
   if (!place.key) return std::nullopt;
-  auto [found, is_new] = places_by_key_.try_emplace(*place.key, uint32_t(places_.size()));
-  if (is_new) places_.push_back(place);
-  return number_of({State::kPlace, 0, found->second});
+  auto known = places_by_key_.find(*place.key);
+  if (known == places_by_key_.end()) {
+    places_.push_back(place);
+    known = places_by_key_.emplace(*place.key, uint32_t(places_.size() - 1)).first;
+  }
+  return number_of({State::kPlace, 0, known->second});
 }
 
 StackGrammar::KnownPlace StackGrammar::known(Place place) {
@@ -167,10 +182,7 @@ std::vector<std::pair<uint32_t, int64_t>> StackGrammar::list_tokens(uint32_t num
     }
   }
   std::vector<std::pair<uint32_t, int64_t>> list;
-  for (const auto& [token, each] : next) {
-    StackAction action = action_to(each);
-    list.push_back({token, action.kind == StackAction::kReplace ? int64_t{action.state} : int64_t{kAsked}});
-  }
+  for (const auto& [token, each] : next) list.push_back({token, state_of(action_to(each))});
   return list;
 }
 
@@ -189,8 +201,7 @@ int64_t StackGrammar::resume(uint32_t waiting, uint32_t verdicts) {
     GrammarStates::Lock lock(*grammar_);
     after = known_after([&] { return Place{grammar_->reader_.after_embedded(state.number, grammar_->budget())}; });
   }
-  StackAction action = action_to(after);
-  return action.kind == StackAction::kReplace ? int64_t{action.state} : int64_t{kAsked};
+  return state_of(action_to(after));
 }
 
 // -- masks --------------------------------------------------------------------------

@@ -73,7 +73,8 @@ class StackGrammar final : public engine::StackLanguage, public std::enable_shar
   uint32_t number_inside(uint32_t language, uint32_t state) { return number_of({State::kInside, language, state}); }
 
   // These are called while they are not.
-  std::optional<uint32_t> language_around(const Place& place);  // that ends its texts by itself, and is all around
+  // The embedded language in which a place is and nowhere else, if its texts tell where they end.
+  std::optional<uint32_t> language_around(const Place& place);
   engine::StackAction action_to(const std::optional<KnownPlace>& next);
   bool find_place(const KnownPlace& known, engine::StackPlace& place);
   engine::StackMask fill_inside(const engine::StackPlace& place, uint32_t* row);

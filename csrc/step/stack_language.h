@@ -84,7 +84,7 @@ class StackLanguage {
   virtual void list_actions(uint32_t state, StackAction* actions) = 0;
 
   // The tokens that the state reads by their ids, at most kMaxPairs, each with the state
-  // that follows, or kAsked. Others are read byte by byte.
+  // that follows, kRefused or kAsked. Others are read byte by byte.
   virtual bool reads_tokens(uint32_t) { return false; }
   virtual std::vector<std::pair<uint32_t, int64_t>> list_tokens(uint32_t) { return {}; }
 
