@@ -19,7 +19,11 @@ def soak_table() -> str:
             str(row["findings"]),
             f"{where['commit']}, {where['date']}, {where['device']}",
         ]
-        done = [f"{count:,} {what}" for what, count in row["executions"].items()]
+        before = row.get("executions_before", {})
+        done = []
+        for what, count in row["executions"].items():
+            in_all = f" ({count + before[what]:,} with the runs before)" if what in before else ""
+            done.append(f"{count:,} {what}{in_all}")
         done += [f"{what}: {value:g}" for what, value in row["measures"].items()]
         cells.append([run[0], "<br>".join(done), *run[1:]])
     return markdown(["hunter", "done", "seeds", "time", "findings", "commit, date, machine"], cells)

@@ -5,7 +5,8 @@
 
 Each hunter runs in a process of its own. If that process dies, its seed is a finding
 and the hunt goes on at the next one. Without ``--seed`` a hunter goes on where its
-committed results end, so that nights add up."""
+committed results end, and its row has what the runs before have done, too: nights add
+up."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -63,13 +65,16 @@ def run(name: str, first_seed: int, seconds: float) -> tuple[Tally, int]:
             return total, seed
 
 
-def row(name: str, first_seed: int, next_seed: int, seconds: float, total: Tally) -> dict[str, object]:
+def row(
+    name: str, first_seed: int, next_seed: int, seconds: float, total: Tally, before: dict[str, int]
+) -> dict[str, object]:
     return {
         "hunter": name,
         "first_seed": first_seed,
         "next_seed": next_seed,
         "seconds": round(seconds),
         "executions": dict(sorted(total.executions.items())),
+        "executions_before": dict(sorted(before.items())),
         "measures": total.measures,
         "notes": total.notes,
         "findings": len(total.findings),
@@ -77,11 +82,13 @@ def row(name: str, first_seed: int, next_seed: int, seconds: float, total: Tally
     }
 
 
-def next_seed(name: str, folder: Path) -> int:
-    """Return the seed after those of the committed results, 0 without results."""
+def earlier(name: str, folder: Path) -> tuple[int, Counter[str]]:
+    """Return the seed after those of the committed results, and what was done in all
+    runs so far."""
     if not harness.results_path(f"soak_{name}", "cpu", folder).exists():
-        return 0
-    return int(harness.read_results(f"soak_{name}", "cpu", folder)["rows"][-1]["next_seed"])
+        return 0, Counter()
+    last = harness.read_results(f"soak_{name}", "cpu", folder)["rows"][-1]
+    return last["next_seed"], Counter(last["executions"]) + Counter(last.get("executions_before", {}))
 
 
 def main() -> int:
@@ -105,11 +112,12 @@ def main() -> int:
         names.remove("vllm")
     num_findings = 0
     for name in names:
-        first = arguments.seed if arguments.seed is not None else next_seed(name, arguments.results)
+        first, before = earlier(name, arguments.results)
+        first = first if arguments.seed is None else arguments.seed
         results = harness.ResultsFile(f"soak_{name}", torch.device("cpu"), arguments)
         start = time.monotonic()
         total, after = run(name, first, arguments.seconds / len(names))
-        results.add(row(name, first, after, time.monotonic() - start, total))
+        results.add(row(name, first, after, time.monotonic() - start, total, before))
         results.close()
         print(f"{name}: seeds {first} to {after - 1}, {len(total.findings)} findings")
         print(*(f"  {what}: {count:,}" for what, count in sorted(total.executions.items())), sep="\n")

@@ -93,16 +93,24 @@ def test_exception_of_a_hunter_is_a_finding():
 
 
 def test_soak_writes_a_row_that_tells_where_to_go_on(tmp_path):
-    command = [sys.executable, "-m", "soak", "--only", "distributions", "--seconds", "0", "--results", str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
-    written = json.loads((tmp_path / "soak_distributions_cpu.json").read_text())
-    (row,) = written["rows"]
-    assert row["next_seed"] == 1
-    assert row["findings"] == 0
-    assert row["executions"]["draws of fixed distributions"] > 0
-    assert written["environment"]["commit"]
+    def row_of_a_run():
+        command = [sys.executable, "-m", "soak", "--only", "distributions", "--seconds", "0"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+        run = subprocess.run(
+            [*command, "--results", str(tmp_path)], env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert run.returncode == 0, run.stderr
+        written = json.loads((tmp_path / "soak_distributions_cpu.json").read_text())
+        assert written["environment"]["commit"]
+        (row,) = written["rows"]
+        assert row["findings"] == 0
+        return row
+
+    first, second = row_of_a_run(), row_of_a_run()
+    assert (first["first_seed"], first["next_seed"], first["executions_before"]) == (0, 1, {})
+    assert (second["first_seed"], second["next_seed"]) == (1, 2)
+    assert second["executions_before"] == first["executions"]
+    assert first["executions"]["draws of fixed distributions"] > 0
 
 
 def test_hunt_of_masks_finds_a_mask_with_a_bit_too_many():

@@ -3,6 +3,7 @@ with a lexer, with JSON schemas inside, and with tokens that are read by their i
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 
@@ -19,6 +20,7 @@ from structout.grammar.native.backend import FsmBackend
 from structout.grammar.native.extension import core
 from structout.grammar.native.grammars import ContextFreeGrammar
 from structout.grammar.native.token_index import vocabulary_trie
+from structout.masks.bitmask import allocate_token_bitmask
 from structout.ops.stack_tables import ASKED_STACK
 from support.device_walks import DeviceWalk
 from support.random_tags import random_tag_of_schemas
@@ -140,6 +142,28 @@ def test_texts_are_the_engines_own_where_more_than_their_places_matters():
         is_asked.append(bool(walk.stacks.stacks[0, 0] == ASKED_STACK))
     assert is_asked == [False, True, True, False, False, False]
     walk.masks()
+
+
+def test_a_text_that_fills_the_states_of_the_tables_fails_alone():
+    """Texts after it go on with states of their own."""
+    vocabulary = Vocabulary((*(bytes([byte]) for byte in range(256)), b"[" * 1000, b""), (257,))
+    grammar = FsmBackend(vocabulary).compile_grammar(Kind.GRAMMAR, GRAMMARS["brackets"])
+    tables = core().StackTables(vocabulary_trie(vocabulary), max_mask_bytes=1 << 20)
+    language = tables.add(grammar.stack_tables().language, [257])
+    deep, other, later = (tables.text(language) for _ in range(3))
+    with pytest.raises(core().LimitError, match="grammar_state_bytes"):
+        all(map(deep.read, itertools.repeat(256)))
+    for text, places in ((other, []), (later, [])):
+        for token in b"[x":
+            assert text.read(token)
+            places.append(tables.place(language, text, 4)[0])
+        assert places == [ASKED_STACK] * 2
+        assert text.copy().read(ord("]"))
+        assert not text.copy().read(ord("x"))
+    assert grammar.accept_tokens("", [*b"[x"])
+    mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
+    grammar.fill_bitmask(mask, 0)
+    assert torch.equal(torch.from_numpy(tables.mask(language, later)), mask[0])
 
 
 @pytest.mark.parametrize(
