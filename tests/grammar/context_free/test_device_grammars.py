@@ -66,7 +66,7 @@ def test_masks_and_places_are_those_of_the_engine(num_cases):
             walk.step()
             depths |= {*walk.stacks.stacks[:, 1].tolist()}
         walk.check_ends()
-    assert {0, 1, 2} < depths  # values on top of grammars, and values inside of those
+    assert {0, 1, 2} <= depths  # values on top of grammars, and values inside of those
 
 
 def random_constraints(rng: random.Random, count: int) -> list[StructuredOutputGrammar]:
