@@ -1,0 +1,220 @@
+"""CompileService's deadlines: compilations that take too long, and clocks that jump."""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from structout.constraints.config import StructuredOutputsConfig
+from structout.errors import GrammarError, GrammarTimeoutError
+from structout.scheduler.compile_service import CompileService
+from structout.scheduler.process_lock import ProcessLock
+from support.compile_jobs import LONG, Clock, Compiled, Inbox, cached, compile_with, is_idle, wait_until
+
+pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+
+
+def test_deadline_fails_all_subscriptions_and_frees_the_worker(make, gates, caplog):
+    clock = Clock()
+    service = make(gates, clock=clock, compile_timeout=0.15)
+    inboxes = [Inbox() for _ in range(3)]
+    service.submit("slow", "", inboxes[0])
+    service.submit("slow", "", inboxes[1])
+    service.submit("next", "", inboxes[2])
+    gates.open("next")
+    assert gates.next_started() == "slow"
+    clock.now += 0.14
+    time.sleep(0.3)  # the deadlines are checked meanwhile, by the clock
+    assert all(inbox.is_empty() for inbox in inboxes)
+    assert (service.stats().waiting, service.stats().compiling, service.stats().timeouts) == (1, 1, 0)
+    clock.now += 0.02
+    for inbox in inboxes[:2]:
+        error = inbox.get()
+        assert isinstance(error, GrammarTimeoutError)
+        assert str(error) == "the constraint took more than 0.15 CPU seconds to compile"
+    assert inboxes[2].get().text == "next"
+    assert (service.stats().overdue, service.stats().timeouts) == (1, 1)
+    assert cached(service, "slow") is None
+    assert [record.levelno for record in caplog.records if record.name == "structout.scheduler"] == [logging.WARNING]
+
+    gates.open("slow")  # late, but good
+    wait_until(lambda: cached(service, "slow") is not None)
+    wait_until(lambda: is_idle(service))
+    assert inboxes[0].is_empty()
+
+
+def test_deadline_counts_from_the_start_of_the_compilation(make, gates):
+    clock = Clock()
+    service = make(gates, clock=clock, compile_timeout=0.3)
+    inboxes = {key: Inbox() for key in ("first", "second", "last")}
+    for key, inbox in inboxes.items():
+        service.submit(key, "", inbox)
+    for key in ("first", "second"):
+        assert gates.next_started() == key
+        clock.now += 0.2
+        gates.open(key)
+        assert inboxes[key].get().text == key
+    assert gates.next_started() == "last"
+    time.sleep(0.5)  # deadlines are checked every 0.3 s; "last" was submitted 0.4 s ago by the clock
+    gates.open("last")
+    assert inboxes["last"].get().text == "last"
+
+
+def test_deadline_counts_cpu_time_and_ten_times_as_much_without_any(request):
+    """A compilation that sleeps uses no CPU time."""
+    clock, is_over = Clock(), threading.Event()
+    config = StructuredOutputsConfig(compile_workers=1, compile_timeout=0.2)
+    is_begun = threading.Event()
+    service = CompileService(
+        lambda key: is_begun.set() or (is_over.wait(LONG) and Compiled("{}")),
+        config,
+        ProcessLock("CompileService"),
+        clock=clock,
+    )
+    request.addfinalizer(service.close)
+    request.addfinalizer(is_over.set)
+    inbox = Inbox()
+    service.submit("blocked", "", inbox)
+    assert is_begun.wait(LONG)
+    clock.now += 1.9
+    time.sleep(0.5)  # the deadline is checked every 0.2 s
+    assert inbox.is_empty()
+    clock.now += 0.2
+    assert isinstance(inbox.get(), GrammarTimeoutError)
+
+
+def test_clock_that_jumps_ahead_ends_what_compiles_and_nothing_else(make, gates):
+    """As when a machine has slept."""
+    clock = Clock()
+    service = make(gates, clock=clock, compile_timeout=0.15)
+    gates.errors["bad"] = GrammarError("bad")
+    gates.open("good", "bad", "next")
+    compile_with(service, "good")
+    compile_with(service, "bad")
+    inboxes = {key: Inbox() for key in ("slow", "next")}
+    for key, inbox in inboxes.items():
+        service.submit(key, "", inbox)
+    assert [gates.next_started() for _ in range(3)] == ["good", "bad", "slow"]
+    clock.now += 1e9
+    assert isinstance(inboxes["slow"].get(), GrammarTimeoutError)
+    assert inboxes["next"].get().text == "next"
+    assert cached(service, "good").text == "good"
+    assert cached(service, "bad") is None  # its time is over
+    stats = service.stats()
+    assert (stats.waiting, stats.overdue, stats.timeouts, stats.failures_kept) == (0, 1, 1, 0)
+
+
+def test_clock_that_jumps_back_ends_nothing(make, gates):
+    clock = Clock()
+    service = make(gates, clock=clock)
+    gates.errors["bad"] = GrammarError("bad")
+    gates.open("bad")
+    compile_with(service, "bad")
+    inboxes = {key: Inbox() for key in ("running", "waiting")}
+    for key, inbox in inboxes.items():
+        service.submit(key, "tenant", inbox)
+    clock.now -= 1e9
+    service.submit("last", "another tenant", last := Inbox())
+    gates.open("running", "waiting", "last")
+    assert [inbox.get().text for inbox in (*inboxes.values(), last)] == ["running", "waiting", "last"]
+    assert str(cached(service, "bad")) == "bad"
+    wait_until(lambda: is_idle(service))
+    assert service.stats().timeouts == 0
+
+
+def test_submit_of_an_overdue_key_joins_its_compilation(make, gates):
+    clock = Clock()
+    service = make(gates, clock=clock, compile_timeout=0.05)
+    for is_first in (True, False):
+        inbox = Inbox()
+        service.submit("slow", "", inbox)
+        assert not is_first or gates.next_started() == "slow"
+        clock.now += 0.1
+        assert isinstance(inbox.get(), GrammarTimeoutError)
+    inbox = Inbox()
+    service.submit("slow", "", inbox)
+    gates.open("slow")
+    assert inbox.get().text == "slow"
+    assert gates.count == {"slow": 1}
+
+
+def test_too_many_overdue_compilations_refuse_new_ones(make, gates):
+    clock = Clock()
+    service = make(gates, clock=clock, compile_timeout=0.05)
+    waiting = Inbox()
+    for i in range(4):
+        service.submit(f"slow {i}", "", Inbox())
+    service.submit("waiting", "", waiting)
+    for i in range(4):
+        assert gates.next_started() == f"slow {i}"
+        clock.now += 0.1
+    message = (
+        "4 compilations still run past their deadline of 0.05 CPU seconds; "
+        "nothing new is compiled until one of them ends"
+    )
+    assert str(waiting.get()) == message
+    with pytest.raises(GrammarError, match=message):
+        service.submit("new", "", Inbox())
+    assert cached(service, "waiting") is None
+    assert service.stats().overdue == 4
+    gates.open("slow 2", "new")
+    wait_until(lambda: service.stats().overdue == 3)
+    assert compile_with(service, "new").text == "new"
+
+
+PREAMBLE = f"""
+import json, random, sys, threading, time
+from structout.scheduler.compile_service import CompileService
+from structout.scheduler.process_lock import ProcessLock
+from structout.constraints.config import StructuredOutputsConfig
+from structout.errors import GrammarTimeoutError
+from structout.grammar.vocabulary import Vocabulary
+from structout.grammar.optional.xgrammar import XgrammarBackend
+from structout.constraints.params import StructuredOutputOptions
+
+backend = XgrammarBackend(Vocabulary((*[bytes([i]) for i in range(256)], b""), (256,)))
+SLOW = json.dumps({{"enum": ["".join(random.Random(i).choices("abcdefghij", k=12)) for i in range(30_000)]}})
+
+class CompiledSchema:
+    def __init__(self, spec):
+        self.memory_bytes = backend.compile_grammar(StructuredOutputOptions.JSON, spec).memory_bytes
+
+def compile_with(service, spec):
+    results, is_done = [], threading.Event()
+    service.submit(spec, "", lambda result: (results.append(result), is_done.set()))
+    assert is_done.wait({LONG})
+    return results[0]
+"""
+
+
+def run_in_a_process(script):
+    """Run the script in a process of its own. Returns its lines, its exit code, and the
+    CPU seconds that it used in all."""
+    with subprocess.Popen([sys.executable, "-c", PREAMBLE + script], stdout=subprocess.PIPE, text=True) as process:
+        lines = [line.strip() for line in process.stdout]
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        return lines, process.returncode, usage.ru_utime + usage.ru_stime
+
+
+def test_native_compilation_past_its_deadline_blocks_neither_worker_nor_exit():
+    """The compilation alone takes some twenty CPU seconds."""
+    lines, code, cpu_seconds = run_in_a_process("""
+config = StructuredOutputsConfig(compile_workers=1, compile_timeout=2.0)
+service = CompileService(CompiledSchema, config, ProcessLock("CompileService"))
+start = time.monotonic()
+assert isinstance(compile_with(service, SLOW), GrammarTimeoutError)
+print(time.monotonic() - start)
+assert compile_with(service, '{"type": "integer"}').memory_bytes > 0
+print(service.stats().overdue)
+print(time.process_time(), flush=True)
+sys.exit(7)
+""")
+    assert float(lines[0]) >= 2
+    assert int(lines[1]) == 1  # the worker was free while SLOW still compiled
+    assert code == 7
+    assert cpu_seconds - float(lines[2]) < 5  # the process did not wait for SLOW when it ended
