@@ -35,8 +35,9 @@ def scheduler_manager(vllm_config: Any) -> GrammarManager:
         return GrammarManager(vllm_config)
     if not can_keep_states(vllm_config):
         _log.warning(
-            "STRUCTOUT_VLLM_WORKER_STATES=1 has no effect with model runner V2, jump-forward drafts, asynchronous "
-            "scheduling of drafts or an external launcher: the scheduler keeps the states of grammars"
+            "STRUCTOUT_VLLM_WORKER_STATES=1 has no effect with jump-forward drafts, with drafts under asynchronous "
+            "scheduling or model runner V2, with watermarks or an external launcher: the scheduler keeps the states of "
+            "grammars"
         )
         return GrammarManager(vllm_config)
     return AdmittingManager(vllm_config)
@@ -46,16 +47,23 @@ def can_keep_states(vllm_config: Any) -> bool:
     """Whether the workers of an engine can keep the states of grammars."""
     # With an external launcher each rank has a scheduler, and all must schedule alike.
     has_one_scheduler = vllm_config.parallel_config.distributed_executor_backend != "external_launcher"
-    return has_one_scheduler and not vllm_config.use_v2_model_runner and _has_known_drafts(vllm_config)
+    return has_one_scheduler and _knows_drafts(vllm_config) and not _draws_by_itself(vllm_config)
 
 
-def _has_known_drafts(vllm_config: Any) -> bool:
-    """Whether the worker is told the drafts before it computes a step, and needs no
-    grammar to make them."""
+def _knows_drafts(vllm_config: Any) -> bool:
+    """Whether the worker's host is told the drafts before it computes a step, and needs
+    no grammar to make them."""
     if vllm_config.speculative_config is None:
         return True
-    is_async = vllm_config.scheduler_config.async_scheduling
-    return not is_async and not is_jump_forward(vllm_config.speculative_config)
+    is_on_device = vllm_config.scheduler_config.async_scheduling or vllm_config.use_v2_model_runner
+    return not is_on_device and not is_jump_forward(vllm_config.speculative_config)
+
+
+def _draws_by_itself(vllm_config: Any) -> bool:
+    """Whether the draw of model runner V2 is vLLM's own, which draws any token where
+    nothing is allowed."""
+    is_watermarked = getattr(vllm_config, "watermark_config", None) is not None
+    return vllm_config.use_v2_model_runner and (is_watermarked or vllm_config.model_config.return_sampling_mask)
 
 
 def is_handed_over(params: Any) -> bool:

@@ -69,12 +69,12 @@ def sampler_hooks() -> list[Hook]:
 
 
 def _model_runner_v1_hooks() -> list[Hook]:
-    from structout.integrations.vllm import model_runner_v1
+    from structout.integrations.vllm import model_runner_v1, worker_states
 
     runner = "vllm.v1.worker.gpu_model_runner"
     return [
         Hook(runner, "apply_grammar_bitmask", model_runner_v1.applying_masks),
-        Hook(runner, "GPUModelRunner.initialize_kv_cache", model_runner_v1.keeping_states),
+        Hook(runner, "GPUModelRunner.initialize_kv_cache", worker_states.keeping_states),
         Hook(runner, "GPUModelRunner._update_states", model_runner_v1.beginning_steps),
         Hook(runner, "GPUModelRunner._sample", model_runner_v1.sampling),
         Hook(runner, "GPUModelRunner._bookkeeping_sync", model_runner_v1.bookkeeping),
@@ -82,7 +82,7 @@ def _model_runner_v1_hooks() -> list[Hook]:
 
 
 def _model_runner_v2_hooks() -> list[Hook]:
-    from structout.integrations.vllm import model_runner_v2
+    from structout.integrations.vllm import model_runner_v2, worker_states
 
     gpu = "vllm.v1.worker.gpu"
     return [
@@ -94,6 +94,9 @@ def _model_runner_v2_hooks() -> list[Hook]:
         Hook(f"{gpu}.sample.batch_shard", "_shard_grammar_output", model_runner_v2.sharding_masks),
         Hook(f"{gpu}.sample.sampler", "Sampler.__call__", model_runner_v2.sampling),
         Hook(f"{gpu}.spec_decode.rejection_sampler", "RejectionSampler.__call__", model_runner_v2.verifying),
+        Hook(f"{gpu}.model_runner", "GPUModelRunner.initialize_kv_cache", worker_states.keeping_states),
+        Hook(f"{gpu}.model_runner", "GPUModelRunner.update_requests", model_runner_v2.beginning_steps),
+        Hook(f"{gpu}.model_runner", "GPUModelRunner.sample", model_runner_v2.taking_masks),
         Hook(f"{gpu}.model_runner", "GPUModelRunner.postprocess_sampled", model_runner_v2.postprocessing),
     ]
 

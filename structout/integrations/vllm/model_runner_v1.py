@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from vllm.distributed import get_pp_group
 from vllm.v1.outputs import SamplerOutput
 from vllm.v1.sample.logits_processor.builtin import (
     LogitBiasLogitsProcessor,
@@ -19,13 +18,11 @@ from vllm.v1.sample.logits_processor.builtin import (
     MinTokensLogitsProcessor,
 )
 
-from structout import envs
-from structout.integrations.vllm.handover import can_keep_states
 from structout.integrations.vllm.layout import Layout
 from structout.integrations.vllm.logprobs import dense_logprobs, is_dense, listed_logprobs
 from structout.integrations.vllm.mask_edits import MaskEdits, edits_masks
 from structout.integrations.vllm.token_lists import TokenLists
-from structout.integrations.vllm.worker_states import WorkerStates, joined
+from structout.integrations.vllm.worker_states import joined, states_of
 from structout.masks.batch import MaskBatch
 from structout.ops.apply_bitmask import apply_bitmask
 from structout.ops.listed_logits import apply_logit_bias, apply_penalties
@@ -35,7 +32,6 @@ from structout.ops.verify_drafts import verify_drafts
 
 _MASKS = "structout_masks"  # attribute of the input batch, from one hook to the next
 _SAMPLER = "structout_sampler"  # attribute of the model runner
-_STATES = "structout_states"  # the same: a WorkerStates, where the worker keeps states
 
 # What masked_sample, apply_logit_bias and the masks do instead of these.
 _REPLACED_PROCESSORS = (MinPLogitsProcessor, LogitBiasLogitsProcessor, MinTokensLogitsProcessor)
@@ -58,27 +54,21 @@ def applying_masks(apply_grammar_bitmask: Callable[..., None]) -> Callable[..., 
     return keep_masks
 
 
-def keeping_states(initialize_kv_cache: Callable[..., None]) -> Callable[..., None]:
-    """Make the replacement of ``GPUModelRunner.initialize_kv_cache``, the last call
-    before the first request."""
-
-    def _initialize_kv_cache(self: Any, *args: Any, **kwargs: Any) -> None:
-        initialize_kv_cache(self, *args, **kwargs)
-        is_wanted = envs.vllm_worker_states() and can_keep_states(self.vllm_config) and get_pp_group().is_last_rank
-        if is_wanted and not hasattr(self, _STATES):
-            setattr(self, _STATES, WorkerStates(self.vllm_config))
-
-    return _initialize_kv_cache
-
-
 def beginning_steps(update_states: Callable[..., Any]) -> Callable[..., Any]:
     """Make the replacement of ``GPUModelRunner._update_states``."""
 
     def _update_states(self: Any, scheduler_output: Any) -> Any:
         result = update_states(self, scheduler_output)
-        states = getattr(self, _STATES, None)
+        states = states_of(self)
         if states is not None:
-            states.begin_step(scheduler_output, self.requests, self.input_batch.req_ids)
+            num_scheduled = scheduler_output.num_scheduled_tokens
+            requests = [self.requests[request_id] for request_id in self.input_batch.req_ids]
+            drawing = [
+                request.req_id
+                for request in requests
+                if request.num_computed_tokens + num_scheduled[request.req_id] >= request.num_tokens
+            ]
+            states.begin_step(scheduler_output, drawing)
         return result
 
     return _update_states
@@ -91,7 +81,7 @@ def sampling(sample: Callable[..., Any]) -> Callable[..., Any]:
         batch = self.input_batch
         masks = getattr(batch, _MASKS, None)
         setattr(batch, _MASKS, None)
-        states = getattr(self, _STATES, None)
+        states = states_of(self)
         if states is None:
             return draw(self, logits, masks, spec_decode_metadata)
         masks = joined(states.take_masks(), masks)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from vllm.v1.core.sched.output import GrammarOutput
 from vllm.v1.worker.gpu.input_batch import get_num_sampled_and_rejected
 from vllm.v1.worker.gpu.metrics.logits import get_num_nans
 from vllm.v1.worker.gpu.sample.output import SamplerOutput
@@ -18,10 +19,52 @@ from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler, g
 
 from structout.integrations.vllm.v2_masks import StepMasks, mask_in_place, take_masks, upload_masks
 from structout.integrations.vllm.v2_sampling import draw, draw_and_verify, logits_context, logprobs_tensors
+from structout.integrations.vllm.worker_states import joined, states_of
 from structout.masks.batch import MaskBatch
 from structout.ops.sampler import DeviceMasks
 
 _Function = Callable[..., Any]
+
+
+def beginning_steps(update_requests: _Function) -> _Function:
+    """Make the replacement of ``GPUModelRunner.update_requests``, the last of the
+    scheduler's changes."""
+
+    def _update_requests(self: Any, scheduler_output: Any) -> None:
+        update_requests(self, scheduler_output)
+        states = states_of(self)
+        if states is not None:
+            known, num_scheduled = self.req_states, scheduler_output.num_scheduled_tokens
+            drawing = [
+                request_id
+                for request_id in num_scheduled
+                if known.num_computed_tokens_np[index := known.req_id_to_index[request_id]] + num_scheduled[request_id]
+                >= known.prefill_len.np[index]
+            ]
+            states.begin_step(scheduler_output, drawing)
+
+    return _update_requests
+
+
+def taking_masks(sample: _Function) -> _Function:
+    """Make the replacement of ``GPUModelRunner.sample``: the masks of the worker's own
+    states come as those of the scheduler do."""
+
+    def _sample(self: Any, hidden_states: torch.Tensor, input_batch: Any, grammar_output: Any) -> Any:
+        states = states_of(self)
+        if states is None:
+            return sample(self, hidden_states, input_batch, grammar_output)
+        own = states.take_masks()
+        if own is not None:
+            masks = joined(own, None if grammar_output is None else grammar_output.grammar_bitmask)
+            assert masks is not None
+            grammar_output = GrammarOutput(list(masks.request_ids), masks, masks.num_acceptable_drafts.tolist())
+        output = sample(self, hidden_states, input_batch, grammar_output)
+        index_of = {request_id: index for index, request_id in enumerate(input_batch.req_ids)}
+        states.end_step(output[0].sampled_token_ids, index_of)
+        return output
+
+    return _sample
 
 
 def applying_masks(apply_grammar_bitmask: _Function) -> _Function:

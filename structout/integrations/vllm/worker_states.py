@@ -7,18 +7,22 @@ that they are for. Each rank that draws follows all requests, so nothing is exch
 
 import itertools
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from vllm.distributed import get_pp_group
 from vllm.v1.request import Request
 
+from structout import envs
 from structout.integrations.vllm.grammar_manager import GrammarManager, PendingGrammar, key_of
-from structout.integrations.vllm.handover import is_handed_over, replay, request_of
+from structout.integrations.vllm.handover import can_keep_states, is_handed_over, replay, request_of
 from structout.masks.batch import MaskBatch
+
+_ATTRIBUTE = "structout_states"  # of a model runner
 
 # The scheduler has compiled each constraint before. Ranks must not differ because one
 # of them was slower.
@@ -86,6 +90,24 @@ class _DrawnTokens:
         return {request: len(tokens) for request, tokens in self.wait().items()}
 
 
+def keeping_states(initialize_kv_cache: Callable[..., None]) -> Callable[..., None]:
+    """Make the replacement of ``GPUModelRunner.initialize_kv_cache`` of both model
+    runners, the last call before the first request."""
+
+    def _initialize_kv_cache(self: Any, *args: Any, **kwargs: Any) -> None:
+        initialize_kv_cache(self, *args, **kwargs)
+        is_wanted = envs.vllm_worker_states() and can_keep_states(self.vllm_config) and get_pp_group().is_last_rank
+        if is_wanted and states_of(self) is None:
+            setattr(self, _ATTRIBUTE, WorkerStates(self.vllm_config))
+
+    return _initialize_kv_cache
+
+
+def states_of(runner: Any) -> "WorkerStates | None":
+    """What a model runner keeps; None if it keeps no states."""
+    return getattr(runner, _ATTRIBUTE, None)
+
+
 class WorkerStates:
     """Follows the requests that were handed over to one model runner.
 
@@ -110,14 +132,13 @@ class WorkerStates:
         """How many requests it follows."""
         return len(self._requests)
 
-    def begin_step(self, scheduler_output: Any, states: Mapping[str, Any], batch: Iterable[str]) -> None:
+    def begin_step(self, scheduler_output: Any, drawing: Iterable[str]) -> None:
         """Start to fill the masks of a step.
 
         Args:
             scheduler_output: vLLM's ``SchedulerOutput``.
-            states: vLLM's ``CachedRequestState`` of each request, after the scheduler's
-                changes.
-            batch: the requests of the step, in the order of its rows.
+            drawing: the requests that draw in this step: those without more of a prompt
+                to compute.
         """
         self.take_masks()  # of a step that drew nothing: its thread has ended
         for request_id in scheduler_output.finished_req_ids:
@@ -125,14 +146,9 @@ class WorkerStates:
         for new in scheduler_output.scheduled_new_reqs:
             self._requests.pop(new.req_id, None)
             if is_handed_over(new.sampling_params):
-                self._add(request_of(new.req_id, new.prompt_token_ids, new.sampling_params))
+                self._add(new)
         self._take_back(scheduler_output.scheduled_cached_reqs)
-        num_scheduled = scheduler_output.num_scheduled_tokens
-        self._rows = [
-            self._requests[request_id]
-            for request_id in batch
-            if request_id in self._requests and _is_prefilled(states[request_id], num_scheduled[request_id])
-        ]
+        self._rows = [self._requests[request_id] for request_id in drawing if request_id in self._requests]
         drawn, self._drawn = self._drawn, None
         starting, self._starting = self._starting, []
         if not self._rows and drawn is None and not starting:
@@ -164,10 +180,16 @@ class WorkerStates:
 
     # -- private -----------------------------------------------------------------------
 
-    def _add(self, request: Request) -> None:
-        pending = self._manager.start(request)
-        request.structured_output_request.grammar = pending.grammar
-        self._starting.append(pending)
+    def _add(self, new: Any) -> None:
+        request = request_of(new.req_id, new.prompt_token_ids, new.sampling_params)
+        # Model runner V2 gets a preempted request as a new one, with its tokens.
+        token_ids = list(new.prefill_token_ids or ())[len(new.prompt_token_ids or ()) :]
+        if token_ids:
+            replay(self._manager, request, token_ids)
+        else:
+            pending = self._manager.start(request)
+            request.structured_output_request.grammar = pending.grammar
+            self._starting.append(pending)
         self._follow(request)
 
     def _follow(self, request: Request) -> None:
@@ -248,8 +270,3 @@ def joined(own: MaskBatch | None, sent: MaskBatch | None) -> MaskBatch | None:
         num_acceptable_drafts=np.concatenate([own.num_acceptable_drafts, sent.num_acceptable_drafts]),
         bitmask=np.concatenate([own.bitmask, sent.bitmask]),
     )
-
-
-def _is_prefilled(state: Any, num_scheduled: int) -> bool:
-    """Whether a step computes the last of a request's tokens, so that it draws one."""
-    return bool(state.num_computed_tokens + num_scheduled >= state.num_tokens)

@@ -8,6 +8,8 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the counts below are of this process
 os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
@@ -23,7 +25,8 @@ from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.platforms.cpu import CpuPlatform
 from vllm.sampling_params import StructuredOutputsParams
 
-from structout.integrations.vllm import model_runner_v2, register
+from structout.integrations.vllm import model_runner_v2, register, worker_states
+from structout.integrations.vllm.handover import AdmittingManager
 from support.vllm_models import save_small_model
 
 N_GRAMS = {"method": "ngram_gpu", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
@@ -37,18 +40,43 @@ SCHEMA = {
 register()
 
 
-@pytest.fixture(scope="module", params=["sync", "async", "sync with drafts", "async with drafts"])
-def engine(request, tmp_path_factory) -> Iterator[LLM]:
-    model = save_small_model(tmp_path_factory.mktemp("model"))
-    with pytest.MonkeyPatch.context() as patch:
-        if "async" in request.param:
-            patch.setattr(CpuPlatform, "check_and_update_config", with_async_scheduling())
-        options = {"speculative_config": N_GRAMS} if "drafts" in request.param else {}
-        llm = LLM(str(model), enforce_eager=True, max_model_len=256, max_num_seqs=16, **options)
-        assert llm.llm_engine.vllm_config.scheduler_config.async_scheduling == ("async" in request.param)
+KINDS = [
+    *("sync", "async", "sync with drafts", "async with drafts"),
+    *("sync, states in the worker", "async, states in the worker"),
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return save_small_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def engine(request, model: Path) -> Iterator[LLM]:
+    options = {"speculative_config": N_GRAMS} if "drafts" in request.param else {}
+    with running(model, is_async="async" in request.param, keeps_states="states" in request.param, **options) as llm:
         yield llm
-    llm.llm_engine.engine_core.shutdown()
-    cleanup_dist_env_and_memory()
+
+
+@contextmanager
+def running(model: Path, *, is_async: bool, keeps_states: bool, **options) -> Iterator[LLM]:
+    """An engine that ends with the context."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STRUCTOUT_VLLM_WORKER_STATES", str(int(keeps_states)))
+        if is_async:
+            patch.setattr(CpuPlatform, "check_and_update_config", with_async_scheduling())
+        defaults = {"enforce_eager": True, "max_model_len": 256, "max_num_seqs": 16, "disable_log_stats": False}
+        llm = LLM(str(model), **defaults | options)
+    core = llm.llm_engine.engine_core.engine_core
+    runner = core.model_executor.driver_worker.worker.model_runner
+    assert llm.llm_engine.vllm_config.scheduler_config.async_scheduling == is_async
+    assert (worker_states.states_of(runner) is not None) == keeps_states
+    assert isinstance(core.structured_output_manager, AdmittingManager) == keeps_states
+    try:
+        yield llm
+    finally:
+        llm.llm_engine.engine_core.shutdown()
+        cleanup_dist_env_and_memory()
 
 
 def with_async_scheduling() -> classmethod:
@@ -138,3 +166,16 @@ def test_a_dead_end_ends_its_request_with_an_error_and_no_other(engine: LLM):
     assert (dead.text, dead.token_ids, dead.finish_reason) == ("", [], "error")
     assert (dies.text, dies.finish_reason, len(dies.logprobs)) == ("aaaa", "error", len(dies.token_ids))
     assert (len(free.token_ids), free.finish_reason) == (10, "length")
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_preempted_requests_whose_states_are_in_the_worker_draw_what_they_draw_alone(model: Path, is_async: bool):
+    """A preempted request comes back as a new one, with the tokens that it has."""
+    params = [structured({"regex": "[a-f]{70}!"}, seed=seed) for seed in range(8)]
+    with running(model, is_async=is_async, keeps_states=False) as roomy:
+        expected = [output.token_ids for (output,) in generate(roomy, params)]
+    small = {"block_size": 32, "num_gpu_blocks_override": 14}
+    with running(model, is_async=is_async, keeps_states=True, **small) as tight:
+        outputs = tight.generate(["abcd abcd ef"] * len(params), params, use_tqdm=False)
+        assert sum(output.metrics.num_preemptions for output in outputs) > 0
+        assert [output.outputs[0].token_ids for output in outputs] == expected
