@@ -7,7 +7,6 @@ the ranks of one host.
 """
 
 import contextlib
-import secrets
 import time
 import weakref
 from collections.abc import Sequence
@@ -18,8 +17,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from structout import envs
-from structout.distributed.shared_memory import SharedMemorySegment
+from structout.distributed.shared_memory import SharedMemorySegment, share_segments
 from structout.grammar.native.extension import core
 
 Header = list[int]
@@ -165,10 +163,12 @@ class SharedMemoryTransport:
     ``csrc/ranks/shared_exchange.h`` describes the protocol.
     """
 
+    CAPACITY = 8 << 20  # bytes of payloads in a segment, twice
+
     def __init__(self, rank: int, segments: Sequence[SharedMemorySegment]):
         self._segments = segments  # the exchange has their addresses
         owned = [(segment.address, segment.descriptor) for segment in segments]
-        self._exchange = core().SharedExchange(rank, owned, SharedMemorySegment.CAPACITY)
+        self._exchange = core().SharedExchange(rank, owned, self.CAPACITY)
 
     def transfer(
         self,
@@ -216,23 +216,9 @@ def choose_transport(group: dist.ProcessGroup, deadline: float) -> Transport:
         )
         return [message.payload.numpy().tobytes().decode() for message in messages]
 
-    nonce = secrets.randbits(62)
-    local_segment, local_path = None, "nowhere"
-    if envs.shared_memory():
-        with contextlib.suppress(OSError):
-            local_segment, local_path = SharedMemorySegment.create(world_size, nonce)
-    segments: list[SharedMemorySegment] = []
-    with contextlib.suppress(OSError):
-        for peer, text in enumerate(all_gather_text(f"{local_path} {nonce}")):
-            path, peer_nonce = text.split()
-            if peer == rank and local_segment is not None:
-                segments.append(local_segment)
-            else:
-                segments.append(SharedMemorySegment.open(path, world_size, int(peer_nonce)))
-    has_every_segment = len(segments) == world_size
-    if all(text == "shared" for text in all_gather_text("shared" if has_every_segment else "apart")):
-        return SharedMemoryTransport(rank, segments)
-    return group_transport
+    size = core().SharedExchange.segment_bytes(world_size, SharedMemoryTransport.CAPACITY)
+    segments = share_segments(rank, range(world_size), size, all_gather_text)
+    return group_transport if segments is None else SharedMemoryTransport(rank, segments)
 
 
 def allocate_buffer(size: int) -> torch.Tensor:

@@ -266,6 +266,8 @@ def _assert_same_masks(got: structout.MaskBatch, expected: structout.MaskBatch, 
         i, j = got.request_ids.index(request_id), expected.request_ids.index(request_id)
         got_rows = got.bitmask[got.row_indptr[i] : got.row_indptr[i + 1]]
         expected_rows = expected.bitmask[expected.row_indptr[j] : expected.row_indptr[j + 1]]
+        if len(expected_rows) == 0 and request_id in ids:  # a ShardedManager keeps its rows
+            expected_rows = np.full_like(got_rows, -1)
         assert np.array_equal(got_rows, expected_rows), request_id
         assert got.num_acceptable_drafts[i] == expected.num_acceptable_drafts[j]
     assert got.errors.keys() == expected.errors.keys()
@@ -332,16 +334,16 @@ def fail_on_owner(rank: int) -> list[str]:
 def _step_that_fails(manager: Any, is_owner: bool) -> None:
     """A step in which this rank's own manager raises, if it is the owner."""
 
-    def fail(*_: object, **options: object) -> None:
+    def fail(*_: object) -> None:
         raise TypeError("out of order")
 
     local = manager._manager
     if is_owner:
-        local.grammar_bitmask = fail
+        local._fill_for_ranks = fail
     try:
         manager.grammar_bitmask(["a", "b"])
     finally:
-        vars(local).pop("grammar_bitmask", None)
+        vars(local).pop("_fill_for_ranks", None)
 
 
 def fork_with_failing_owner(rank: int) -> dict[str, Any]:
