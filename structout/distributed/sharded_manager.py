@@ -162,7 +162,8 @@ class ShardedManager:
 
     def is_terminated(self, request_id: str) -> bool:
         """Return whether the last :meth:`grammar_bitmask` found the text complete."""
-        return self._requests[request_id].is_terminated
+        check_known([request_id], self._requests)
+        return request_id in self._requests.terminated
 
     def poll_ready(self) -> list[str]:
         """Return the requests that became READY or FAILED since the last call.
@@ -256,7 +257,7 @@ class ShardedManager:
         """
         request = self._requests[request_id]
         self._calls.add("rollback", request_id, str(num_tokens))
-        request.is_terminated = False
+        self._requests.terminated.discard(request_id)
         if request.owner == self.rank:
             try:
                 self._manager.rollback(request_id, num_tokens)
@@ -289,8 +290,9 @@ class ShardedManager:
         layout = requests.layout(draft_tokens, draft_trees)
         try:
             local_masks, messages = self._run_step("masks", requests, layout, draft_tokens, bounds, draft_trees)
-            bitmask, lease = local_masks.bitmask, local_masks.lease
-            if self._step_masks is not None:
+            if self._step_masks is None:
+                bitmask, lease = local_masks.bitmask, local_masks.lease
+            else:
                 bitmask, lease = self._step_masks.gather(messages, layout.rows_of_ranks)
         except BaseException:
             self._step_masks = None
@@ -414,12 +416,12 @@ class ShardedManager:
                 step_masks = self._step_masks_for(layout.rows_of_ranks[-1].stop)
                 buffer = step_masks.local_buffer(layout.rows_of_ranks[self.rank])
             filled, ended = self._manager._fill_for_ranks(local_ids, drafts, bounds, trees, layout is not None, buffer)
-            if buffer is not None and len(filled.bitmask) < len(buffer.array):
+            if buffer is not None and filled.row_indptr[-1] < len(buffer.array):
                 raise StructOutError("requests of a ShardedManager were finished on this rank's own manager only")
             local_masks = self._clear_failed(filled)
             terminated = [local_ids[index] for index in ended]
-            if has_missed_none:  # a message of the ranks, which told of the others
-                terminated = [request_id for request_id in terminated if not self.is_terminated(request_id)]
+            if has_missed_none:
+                terminated = [request_id for request_id in terminated if request_id not in self._requests.terminated]
             local_message = StepMessage(
                 np.diff(local_masks.row_indptr).tolist() if layout is None else [],
                 local_masks.num_acceptable_drafts.tolist() if drafts else [],
@@ -436,10 +438,9 @@ class ShardedManager:
         messages = [local_message]
         if self._communicator is not None:
             payloads = self._all_gather("grammar_bitmask", local_message.pack(), step_masks)
-            messages = [StepMessage.unpack(payload) for payload in payloads]
+            messages = list(map(StepMessage.unpack, payloads))
         for message in messages:
-            for request_id in message.terminated:
-                self._requests[request_id].is_terminated = True
+            self._requests.terminated.update(message.terminated)
         return local_masks, messages
 
     def _step_masks_for(self, num_rows: int) -> StepMasks:

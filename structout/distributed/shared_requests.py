@@ -31,7 +31,6 @@ class SharedRequest:
         weakened: the parts of its constraint that are not enforced.
         annotations: JSON pointers to each ``format`` that constrains nothing.
         backend_name: the backend that serves it; empty until it is READY.
-        is_terminated: since the last :meth:`ShardedManager.grammar_bitmask`.
     """
 
     owner: int
@@ -41,7 +40,6 @@ class SharedRequest:
     weakened: tuple[str, ...] = ()
     annotations: tuple[str, ...] = ()
     backend_name: str = ""
-    is_terminated: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,11 +96,15 @@ class SharedRequests:
 
     Args:
         world_size: the number of ranks.
+
+    Attributes:
+        terminated: the requests whose text was complete in the last step that asked.
     """
 
     def __init__(self, world_size: int):
         self._world_size = world_size
         self._requests: dict[str, SharedRequest] = {}
+        self.terminated: set[str] = set()
         self._newly_settled: dict[str, None] = {}  # in the order in which they were
         self._last_step: StepRequests | None = None  # as long as the requests are the same
 
@@ -172,11 +174,14 @@ class SharedRequests:
             )
         self._last_step = None
         new_request = self._requests[new_id] = replace(request)
+        if request_id in self.terminated:
+            self.terminated.add(new_id)
         return new_request
 
     def remove(self, request_id: str) -> SharedRequest | None:
         """Remove the request. None: unknown id."""
         self._newly_settled.pop(request_id, None)
+        self.terminated.discard(request_id)
         self._last_step = None
         return self._requests.pop(request_id, None)
 

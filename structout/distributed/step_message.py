@@ -37,7 +37,9 @@ class StepMessage:
 
     def pack(self) -> torch.Tensor:
         """Return the message as uint8: the masks, JSON of the rest, and its length in
-        four bytes."""
+        four bytes. A message that tells nothing is empty."""
+        if not (self.row_counts or self.num_acceptable_drafts or self.terminated or self.errors or len(self.masks)):
+            return _NO_BYTES
         text = json.dumps([self.row_counts, self.num_acceptable_drafts, self.terminated, self.errors]).encode()
         message = bytearray().join((self.masks.data, text, len(text).to_bytes(_LENGTH_BYTES, "little")))
         return torch.frombuffer(message, dtype=torch.uint8)
@@ -45,8 +47,14 @@ class StepMessage:
     @classmethod
     def unpack(cls, payload: torch.Tensor) -> "StepMessage":
         """Read a message. Its masks are valid as long as the payload is."""
+        if payload.numel() == 0:
+            return _NOTHING
         message = payload.numpy()
         end_of_text = len(message) - _LENGTH_BYTES
         end_of_masks = end_of_text - int.from_bytes(message[end_of_text:].tobytes(), "little")
         row_counts, num_drafts, terminated, errors = json.loads(message[end_of_masks:end_of_text].tobytes())
         return cls(row_counts, num_drafts, terminated, errors, message[:end_of_masks].view(np.uint32))
+
+
+_NOTHING = StepMessage([], [], [], {}, NO_MASKS)
+_NO_BYTES = torch.zeros(0, dtype=torch.uint8)

@@ -25,7 +25,7 @@ from structout.distributed.cuda_communicator import (
     SymmetricMemoryCommunicator,
     cuda_communicator,
 )
-from structout.distributed.transport import SharedMemoryTransport
+from structout.distributed.transport import PAYLOAD_SIZE, SharedMemoryTransport
 from structout.distributed.vocab_shard import VocabShard
 from structout.errors import CollectiveError
 from structout.ops.row_parameters import row_parameters
@@ -208,7 +208,7 @@ def _fail(fault: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == "killed after its header":
         frame = torch.zeros(4096, dtype=torch.uint8)
-        frame.view(torch.int64)[2] = 10**6  # the announced payload bytes, which never follow
+        frame.view(torch.int64)[PAYLOAD_SIZE] = 10**6  # the announced payload bytes, which never follow
         for peer in set(range(dist.get_world_size())) - {dist.get_rank()}:
             dist.group.WORLD.send([frame], peer, 0x57_01)
         time.sleep(0.05)
