@@ -287,9 +287,10 @@ class ShardedManager:
                 calls, or one was interrupted in an earlier step and has missed masks.
         """
         requests = self._requests.by_owner(request_ids)
-        layout = requests.layout(draft_tokens, draft_trees)
         try:
-            local_masks, messages = self._run_step("masks", requests, layout, draft_tokens, bounds, draft_trees)
+            layout, local_masks, messages = self._run_step(
+                "masks", requests, draft_tokens, bounds, draft_trees, shares_masks=True
+            )
             if self._step_masks is None:
                 bitmask, lease = local_masks.bitmask, local_masks.lease
             else:
@@ -320,7 +321,9 @@ class ShardedManager:
         devices. Collective too.
         """
         requests = self._requests.by_owner(request_ids)
-        local_masks, messages = self._run_step("shards of masks", requests, None, draft_tokens, bounds, draft_trees)
+        _, local_masks, messages = self._run_step(
+            "shards of masks", requests, draft_tokens, bounds, draft_trees, shares_masks=False
+        )
         if strict and not requests.are_known:  # as in grammar_bitmask
             check_known(request_ids, self._requests)
         row_counts = [message.row_counts for message in messages]
@@ -390,18 +393,19 @@ class ShardedManager:
         self,
         call: str,
         requests: StepRequests,
-        layout: StepLayout | None,
         drafts: Drafts | None,
         bounds: Bounds | None,
         trees: Trees | None,
-    ) -> tuple[MaskBatch, list[StepMessage]]:
+        *,
+        shares_masks: bool,
+    ) -> tuple[StepLayout, MaskBatch, list[StepMessage]]:
         """Fill this rank's masks and exchange messages.
 
         Args:
-            layout: of masks that all ranks get. None if each keeps its own.
+            shares_masks: whether all ranks get the masks, in this layout.
 
         Returns:
-            This rank's masks, and the messages of all ranks.
+            The layout, this rank's masks, and the messages of all ranks.
         """
         self._calls.add(call, str(requests.checksum))
         try:
@@ -409,21 +413,22 @@ class ShardedManager:
             for option in options:
                 for request_id, values in sorted((option or {}).items()):
                     self._calls.add(request_id, repr(np.asarray(values, dtype=object).tolist()))
+            layout = requests.layout(drafts, trees)
             local_ids = requests.ids_of_ranks[self.rank]
-            has_missed_none = layout is not None and self._step_masks is not None
+            has_missed_none = shares_masks and self._step_masks is not None
             step_masks = buffer = None
-            if layout is not None and self._communicator is not None:
+            if shares_masks and self._communicator is not None:
                 step_masks = self._step_masks_for(layout.rows_of_ranks[-1].stop)
                 buffer = step_masks.local_buffer(layout.rows_of_ranks[self.rank])
-            filled, ended = self._manager._fill_for_ranks(local_ids, drafts, bounds, trees, layout is not None, buffer)
+            filled, ended = self._manager._fill_for_ranks(local_ids, drafts, bounds, trees, shares_masks, buffer)
             if buffer is not None and filled.row_indptr[-1] < len(buffer.array):
                 raise StructOutError("requests of a ShardedManager were finished on this rank's own manager only")
             local_masks = self._clear_failed(filled)
             terminated = [local_ids[index] for index in ended]
-            if has_missed_none:
+            if has_missed_none:  # then all ranks know of the others
                 terminated = [request_id for request_id in terminated if request_id not in self._requests.terminated]
             local_message = StepMessage(
-                np.diff(local_masks.row_indptr).tolist() if layout is None else [],
+                [] if shares_masks else np.diff(local_masks.row_indptr).tolist(),
                 local_masks.num_acceptable_drafts.tolist() if drafts else [],
                 terminated,
                 local_masks.errors,
@@ -441,7 +446,7 @@ class ShardedManager:
             messages = list(map(StepMessage.unpack, payloads))
         for message in messages:
             self._requests.terminated.update(message.terminated)
-        return local_masks, messages
+        return layout, local_masks, messages
 
     def _step_masks_for(self, num_rows: int) -> StepMasks:
         """Return how the ranks exchange so many rows. Collective if there was no step

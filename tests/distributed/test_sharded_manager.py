@@ -122,12 +122,13 @@ def test_errors_on_one_rank_are_reported_on_all():
     assert first[0] == second[0] == "failed"
     assert first[1] == second[1] == "ValueError"
     assert {first[2], second[2]} == {"TypeError", "CollectiveError"}
-    assert first[3] == second[3] == "StructOutError"
-    assert first[4:] == second[4:]
-    assert first[4].startswith("a: the request could not be rolled back: num_tokens must be in [0, 0], got 3")
-    assert first[5].startswith("b: the grammar does not allow the tokens")
-    assert first[6].startswith("forked: the grammar does not allow the tokens")
-    assert first[7] == "ready"
+    assert {first[3], second[3]} == {"AttributeError", "CollectiveError"}
+    assert first[4] == second[4] == "StructOutError"
+    assert first[5:] == second[5:]
+    assert first[5].startswith("a: the request could not be rolled back: num_tokens must be in [0, 0], got 3")
+    assert first[6].startswith("b: the grammar does not allow the tokens")
+    assert first[7].startswith("forked: the grammar does not allow the tokens")
+    assert first[8] == "ready"
 
 
 def test_grammar_bitmask_and_grammar_bitmask_shard_in_one_step_raise():

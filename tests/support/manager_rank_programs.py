@@ -408,6 +408,7 @@ def fail_on_owner(rank: int) -> list[str]:
     for call in (
         lambda: manager.grammar_bitmask(["a", "b", "a"]),
         lambda: _step_that_fails(manager, rank == manager.owner("a")),
+        lambda: manager.grammar_bitmask(["a", "b"], 5 if rank == manager.owner("a") else None),
         lambda: manager.fork("bad", "c"),
     ):
         try:
