@@ -184,11 +184,7 @@ def time_fills(
             for name in rng.sample(list(calls), 2):
                 seconds, masks[name] = timed(functools.partial(calls[name], ids))
                 samples[name].append(seconds)
-            masks_by_row = []
-            for batch in masks.values():
-                rows = batch.rows_for(ids)
-                masks_by_row.append(batch.bitmask[rows[rows >= 0]])
-            if not np.array_equal(*masks_by_row):
+            if not np.array_equal(*(batch.dense(ids) for batch in masks.values())):
                 raise AssertionError("the sharded manager's masks differ from one manager's; nothing is timed")
             for request_id, (text, begin) in positions.items():
                 tokens = text.token_ids[begin + step : begin + step + 1]

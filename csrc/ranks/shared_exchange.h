@@ -24,7 +24,7 @@ namespace structout::ranks {
 using Clock = std::chrono::steady_clock;
 using Header = std::array<int64_t, 8>;
 
-constexpr size_t kPayloadSize = 2;  // the word of a header with the bytes of its payload
+constexpr size_t kPayloadSize = 5;  // the word of a header with the bytes of its payload
 constexpr size_t kFreeWord = 8;     // on another cache line than the epoch
 
 // What a rank sends to another: a payload of header[kPayloadSize] bytes.

@@ -70,14 +70,14 @@ void Step::lay_out() {
   is_planned_.assign(requests.size(), false);
   is_dead_end_.assign(requests.size(), false);
   unfinished.clear();
-  for (const StepRequest& request : requests) {
-    size_t count = request.max_rows;
+  for (StepRequest& request : requests) {
     if (request.matcher != nullptr) {
       bool is_single = request.num_drafts == 0 && !request.has_bounds;
-      if (is_single ? request.matcher->is_unconstrained() : request.matcher->is_terminated()) count = 0;
+      request.is_unconstrained = is_single ? request.matcher->is_unconstrained() : request.matcher->is_terminated();
     }
+    size_t count = request.is_unconstrained && !keeps_rows ? 0 : request.max_rows;
     bool is_empty = request.matcher == nullptr || !request.problem.empty();
-    states_.resize(states_.size() + count, is_empty ? kEmptyRow : kUnplanned);
+    states_.resize(states_.size() + count, request.is_unconstrained ? kFreeRow : is_empty ? kEmptyRow : kUnplanned);
     matchers_.resize(states_.size(), request.matcher);
     ends.push_back(int32_t(states_.size()));
   }

@@ -22,6 +22,9 @@ struct StepRequest {
   size_t first_draft = 0;      // among the drafts of the step
   size_t num_drafts = 0;
   size_t max_rows = 1;  // all of them, if `matcher` is null
+  // Whether it needs no masks in this step, such as after its end. If `matcher` is null; else
+  // the step finds out.
+  bool is_unconstrained = false;
 
   // Drafts from grammar_start on advance the matcher, rows from constraint_start on are
   // masked, and rows before the grammar's start are free.
@@ -61,6 +64,9 @@ class Step {
   std::vector<int64_t> tokens;
   std::vector<StepRequest> requests;
   std::vector<int64_t> drafts;
+  // Whether each request owns its max_rows, also one that needs no masks: its rows are free.
+  // By default it owns none.
+  bool keeps_rows = false;
 
   // The rows that the step may have at most.
   size_t max_rows() const;

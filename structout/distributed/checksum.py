@@ -4,6 +4,8 @@ hashlib's digests take 20 to 50 times as long as xxhash's for the masks of a lar
 batch.
 """
 
+import functools
+
 import numpy as np
 import torch
 import xxhash
@@ -16,9 +18,14 @@ def checksum_tensors(*tensors: torch.Tensor | None) -> int:
         if tensor is None:
             digest.update(b"none")
             continue
-        digest.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
+        digest.update(_description(tensor.dtype, tensor.shape))
         digest.update(np.ascontiguousarray(tensor.numpy()).data)
     return digest.intdigest() >> 1
+
+
+@functools.lru_cache(maxsize=1024)
+def _description(dtype: torch.dtype, shape: torch.Size) -> bytes:
+    return f"{dtype}{list(shape)}".encode()
 
 
 def checksum_bytes(data: bytes) -> int:

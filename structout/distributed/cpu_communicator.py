@@ -8,16 +8,17 @@ undelivered.
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from structout.distributed.process_groups import resolve_group
 from structout.distributed.transport import (
+    PAYLOAD_SIZE,
     PeerLostError,
     ReceivedMessage,
     Transport,
@@ -31,15 +32,19 @@ OPERATIONS = (
     *(_FAILURE_REPORT, "all_gather_bitmask", "sharded_masked_sample", "sharded_token_logprobs"),
     *("grammar_bitmask", "poll_ready", "ask_owner"),
 )
+_OPERATION_CODES = {operation: code for code, operation in enumerate(OPERATIONS)}
+_FAILURE_CODE = _OPERATION_CODES[_FAILURE_REPORT]
+# A header has the operation, the step and values that are equal on all ranks, then the
+# payload size, and fields that may differ.
+_NUM_EXPECTED = PAYLOAD_SIZE - 2
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """A checked message of one rank.
 
     Attributes:
         header_fields: the two header fields that may differ among ranks.
-        payload: uint8; valid until the next exchange.
+        payload: uint8, or the buffer for it; valid until the next exchange.
     """
 
     header_fields: tuple[int, int]
@@ -109,28 +114,25 @@ class CpuCommunicator:
         """
         if self._fatal_error is not None:
             raise CollectiveError(f"the group broke down earlier: {self._fatal_error.message}", self.rank, self._step)
-        buffers = [None] * self.world_size if recv_buffers is None else [_as_bytes(buffer) for buffer in recv_buffers]
-        header = [
-            _operation_code(operation),
-            *header_fields,
-            *expected_equal.values(),
-            *[0] * (3 - len(expected_equal)),
-        ]
-        received = self._transfer(operation, header, _all_as_bytes(payloads), buffers)
-        self._check_headers_agree(operation, received, tuple(expected_equal))
-        for rank, (message, buffer) in enumerate(zip(received, buffers, strict=True)):
-            if buffer is not None and message.payload.numel() != buffer.numel():
-                sizes = f"expected {buffer.numel()} bytes from rank {rank}, got {message.payload.numel()}"
+        expected_values = [*expected_equal.values(), 0, 0][:_NUM_EXPECTED]
+        received = self._transfer(operation, operation, expected_values, header_fields, payloads, recv_buffers)
+        first = received[0].header[:PAYLOAD_SIZE]
+        if first[0] == _FAILURE_CODE or any(message.header[:PAYLOAD_SIZE] != first for message in received):
+            self._raise_disagreement(operation, received, expected_equal)
+        messages = []
+        for rank, (header, payload) in enumerate(received):
+            if recv_buffers is not None and payload.nbytes != recv_buffers[rank].nbytes:
+                sizes = f"expected {recv_buffers[rank].nbytes} bytes from rank {rank}, got {payload.nbytes}"
                 raise self.error(operation, f"ranks disagree on the payload: {sizes}")
-        return [Message((message.header[3], message.header[4]), message.payload) for message in received]
+            messages.append(Message((header[6], header[7]), payload))
+        return messages
 
     def report_failure(self, operation: str, error: Exception) -> None:
         """Take part in the other ranks' current or next exchange, to make it fail."""
         if self._fatal_error is not None or self.world_size == 1:
             return
         text = torch.frombuffer(bytearray(f"{type(error).__name__}: {error}".encode()), dtype=torch.uint8)
-        header = [_operation_code(_FAILURE_REPORT), 0, 0, 0, 0, 0]
-        self._transfer(operation, header, [text] * self.world_size, [None] * self.world_size)
+        self._transfer(operation, _FAILURE_REPORT, [0] * _NUM_EXPECTED, (0, 0), [text] * self.world_size, None)
 
     def workspace(self, name: str, count: int, dtype: torch.dtype) -> torch.Tensor:
         """Return ``[count]`` of reused, uninitialized memory.
@@ -150,23 +152,25 @@ class CpuCommunicator:
     def _transfer(
         self,
         operation: str,
-        header: Sequence[int],
+        sent_operation: str,
+        expected_values: Sequence[int],
+        header_fields: tuple[int, int],
         payloads: Sequence[torch.Tensor],
-        recv_buffers: Sequence[torch.Tensor | None],
+        recv_buffers: Sequence[torch.Tensor] | None,
     ) -> list[ReceivedMessage]:
-        """Exchange messages. ``header`` lacks the step and the payload size."""
+        """Exchange messages. ``operation`` is for errors."""
         if not self._exchange_lock.acquire(blocking=False):
             raise RuntimeError(
                 f"{operation}: another thread is exchanging messages in this process group; use one group per thread"
             )
         self._step += 1
         deadline = time.monotonic() + self._timeout
-        headers = [[header[0], self._step, payload.numel(), *header[1:]] for payload in payloads]
+        header = [_OPERATION_CODES[sent_operation], self._step, *expected_values, 0, *header_fields]
         try:
             if self.transport is None:
                 with torch.inference_mode(False):  # its buffers are used in and out of inference mode
                     self.transport = choose_transport(self._live_group(), deadline)
-            received = self.transport.transfer(headers, payloads, recv_buffers, deadline)
+            received = self.transport.transfer(header, payloads, recv_buffers, deadline)
         except PeerLostError as error:
             self._fatal_error = CollectiveError(
                 f"{operation}: rank {error.rank} has died or did not answer within {self._timeout:g} s ({error}). "
@@ -181,24 +185,20 @@ class CpuCommunicator:
             raise
         finally:
             self._exchange_lock.release()
-        sizes = [payload.numel() for peer, payload in enumerate(payloads) if peer != self.rank]
+        sizes = [payload.nbytes for peer, payload in enumerate(payloads) if peer != self.rank]
         self.traffic.num_exchanges += 1
         self.traffic.payload_bytes += sum(sizes)
         self.traffic.bytes_sent += sum(map(self.transport.num_bytes_sent, sizes))
         return received
 
-    def _check_headers_agree(self, operation: str, received: Sequence[ReceivedMessage], names: tuple[str, ...]) -> None:
-        first, failure = received[0].header, _operation_code(_FAILURE_REPORT)
-        is_equal = all(message.header[:2] == first[:2] and message.header[5:] == first[5:] for message in received)
-        if is_equal and first[0] != failure:
-            return
-        failed = tuple(rank for rank, message in enumerate(received) if message.header[0] == failure)
+    def _raise_disagreement(self, operation: str, received: Sequence[ReceivedMessage], names: Iterable[str]) -> None:
+        failed = tuple(rank for rank, message in enumerate(received) if message.header[0] == _FAILURE_CODE)
         if failed:
             reason = received[failed[0]].payload.numpy().tobytes().decode(errors="replace")
             raise CollectiveError(
                 f"{operation}: rank {failed[0]} failed at step {self._step}: {reason}", self.rank, self._step, failed
             )
-        for name, index in (("operation", 0), ("step", 1), *((name, 5 + i) for i, name in enumerate(names))):
+        for index, name in enumerate(("operation", "step", *names)):
             values = [message.header[index] for message in received]
             differing = tuple(rank for rank, value in enumerate(values) if value != values[0])
             if not differing:
@@ -232,20 +232,6 @@ def cpu_communicator(group_name: str) -> CpuCommunicator:
     if communicator is None:
         communicator = _communicators[group] = CpuCommunicator(group)
     return communicator
-
-
-def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.view(-1).view(torch.uint8)
-
-
-def _all_as_bytes(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """View tensors as bytes. Equal entries stay equal, as transports expect."""
-    views = {id(tensor): _as_bytes(tensor) for tensor in tensors}
-    return [views[id(tensor)] for tensor in tensors]
-
-
-def _operation_code(operation: str) -> int:
-    return OPERATIONS.index(operation)
 
 
 def _group_timeout(group: dist.ProcessGroup) -> float:

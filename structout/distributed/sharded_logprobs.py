@@ -105,7 +105,7 @@ def all_gather_cpu(
 def agreed_vocab_size(communicator: CpuCommunicator, op: str, messages: Sequence[Message]) -> int:
     """The number of columns of all ranks. Raises CollectiveError if they do not fit."""
     try:
-        return vocab_size_from([message.header_fields for message in messages])
+        return vocab_size_from(tuple(message.header_fields for message in messages))
     except ValueError as error:
         raise communicator.error(op, str(error)) from None
 

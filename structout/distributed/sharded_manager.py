@@ -13,12 +13,11 @@ from structout.constraints.params import StructuredOutputsParams
 from structout.distributed.checksum import CallChecksum, checksum_bytes
 from structout.distributed.cpu_communicator import CpuCommunicator, cpu_communicator
 from structout.distributed.process_groups import group_name_of, world_size_of
-from structout.distributed.shared_requests import SharedRequests, outcome_of
-from structout.distributed.step_message import StepMessage
-from structout.errors import CompileCrashError, GrammarError, GrammarTimeoutError, StructOutError
-from structout.grammar.native.extension import core
+from structout.distributed.shared_requests import SharedRequests, StepLayout, StepRequests, outcome_of
+from structout.distributed.step_masks import StepMasks, choose_step_masks
+from structout.distributed.step_message import NO_MASKS, StepMessage
+from structout.errors import CollectiveError, CompileCrashError, GrammarError, GrammarTimeoutError, StructOutError
 from structout.masks.batch import MaskBatch, MaskShard
-from structout.masks.buffers import BufferRing
 from structout.scheduler.decoding_step import Bounds, Drafts, Trees
 from structout.scheduler.manager import StructuredOutputManager
 from structout.scheduler.refusals import AllowedToken, Refusal
@@ -67,10 +66,9 @@ class ShardedManager:
         vocabulary = manager.vocabulary
         token_hash = checksum_bytes(b"\0".join(vocabulary.token_bytes))
         self._calls.add("vocabulary", str(vocabulary.size), f"{token_hash:016x}")
-        self._buffers = BufferRing(manager.config.num_mask_buffers, manager.vocabulary.size, core().MaskBuffer)
-        self._sender = core().MaskSender()
-        self._receivers = [core().MaskReceiver() for _ in range(self.world_size)]
-        self._has_missed_masks = False
+        # None at first, and after a step that has failed: all ranks make new ones then,
+        # because they cannot know what the others have written and read.
+        self._step_masks: StepMasks | None = None
 
     # -- requests ----------------------------------------------------------------------
 
@@ -164,7 +162,8 @@ class ShardedManager:
 
     def is_terminated(self, request_id: str) -> bool:
         """Return whether the last :meth:`grammar_bitmask` found the text complete."""
-        return self._requests[request_id].is_terminated
+        check_known([request_id], self._requests)
+        return request_id in self._requests.terminated
 
     def poll_ready(self) -> list[str]:
         """Return the requests that became READY or FAILED since the last call.
@@ -258,7 +257,7 @@ class ShardedManager:
         """
         request = self._requests[request_id]
         self._calls.add("rollback", request_id, str(num_tokens))
-        request.is_terminated = False
+        self._requests.terminated.discard(request_id)
         if request.owner == self.rank:
             try:
                 self._manager.rollback(request_id, num_tokens)
@@ -276,8 +275,10 @@ class ShardedManager:
     ) -> MaskBatch:
         """Return the masks of all requests, each filled by its owner.
 
-        Requests come in the order of their owners. Collective; each rank sends a mask
-        once, and its number afterwards. The arguments are those of
+        Requests come in the order of their owners. A request that needs no masks, such
+        as a terminated one, owns free rows, as many as it has logits. Collective. Ranks
+        of one host fill their rows in memory that all of them map; others send each
+        mask once, and its number afterwards. The arguments are those of
         :meth:`StructuredOutputManager.grammar_bitmask`.
 
         Raises:
@@ -285,17 +286,25 @@ class ShardedManager:
             CollectiveError: a rank has died or is late, the ranks have made different
                 calls, or one was interrupted in an earlier step and has missed masks.
         """
+        requests = self._requests.by_owner(request_ids)
         try:
-            local_masks, all_ids, messages = self._run_step(
-                "masks", request_ids, draft_tokens, bounds, draft_trees, strict
+            layout, local_masks, messages = self._run_step(
+                "masks", requests, draft_tokens, bounds, draft_trees, shares_masks=True
             )
-            merged = _merge_mask_rows(all_ids, messages)
-            if self._communicator is None:
-                return replace(local_masks, **merged)
-            return self._write_masks(messages, merged)
+            if self._step_masks is None:
+                bitmask, lease = local_masks.bitmask, local_masks.lease
+            else:
+                bitmask, lease = self._step_masks.gather(messages, layout.rows_of_ranks)
         except BaseException:
-            self._sender.restart()  # the others may not have read what it told them
+            self._step_masks = None
             raise
+        if (
+            strict and not requests.are_known
+        ):  # not before the exchange: if only this rank has finished the request, all must learn of it
+            check_known(request_ids, self._requests)
+        return MaskBatch(
+            bitmask=bitmask, lease=lease, row_indptr=layout.row_indptr.copy(), **_merge_messages(requests, messages)
+        )
 
     def grammar_bitmask_shard(
         self,
@@ -311,15 +320,19 @@ class ShardedManager:
         :func:`structout.distributed.gather_device_masks` gathers them on the workers'
         devices. Collective too.
         """
-        local_masks, all_ids, messages = self._run_step(
-            "shards of masks", request_ids, draft_tokens, bounds, draft_trees, strict
+        requests = self._requests.by_owner(request_ids)
+        _, local_masks, messages = self._run_step(
+            "shards of masks", requests, draft_tokens, bounds, draft_trees, shares_masks=False
         )
-        rows_of_rank = tuple(int(message.row_counts.sum()) for message in messages)
+        if strict and not requests.are_known:  # as in grammar_bitmask
+            check_known(request_ids, self._requests)
+        row_counts = [message.row_counts for message in messages]
         return MaskShard(
             bitmask=local_masks.bitmask,
             lease=local_masks.lease,
-            rows_of_rank=rows_of_rank,
-            **_merge_mask_rows(all_ids, messages),
+            rows_of_rank=tuple(map(sum, row_counts)),
+            row_indptr=np.concatenate([[0], *row_counts]).cumsum().astype(np.int32),
+            **_merge_messages(requests, messages),
         )
 
     # -- questions to the owner --------------------------------------------------------
@@ -379,116 +392,104 @@ class ShardedManager:
     def _run_step(
         self,
         call: str,
-        request_ids: Sequence[str],
+        requests: StepRequests,
         drafts: Drafts | None,
         bounds: Bounds | None,
         trees: Trees | None,
-        strict: bool,
-    ) -> tuple[MaskBatch, list[str], list[StepMessage]]:
+        *,
+        shares_masks: bool,
+    ) -> tuple[StepLayout, MaskBatch, list[StepMessage]]:
         """Fill this rank's masks and exchange messages.
 
+        Args:
+            shares_masks: whether all ranks get the masks, in this layout.
+
         Returns:
-            This rank's masks, all requests in the order of their owners, and the
-            messages of all ranks.
+            The layout, this rank's masks, and the messages of all ranks.
         """
-        if len(set(request_ids)) < len(request_ids):
-            raise ValueError(f"request_ids must not repeat an id, got {list(request_ids)}")
-        self._calls.add(call, *request_ids)
-        ids_of_ranks = self._requests.by_owner(request_ids)
+        self._calls.add(call, str(requests.checksum))
         try:
             options: list[Mapping[str, Any] | None] = [drafts, bounds, trees]
             for option in options:
                 for request_id, values in sorted((option or {}).items()):
                     self._calls.add(request_id, repr(np.asarray(values, dtype=object).tolist()))
-            local_masks = self._fill(ids_of_ranks[self.rank], drafts, bounds, trees)
-            local_message = self._make_message(local_masks, with_rows=call == "masks")
+            layout = requests.layout(drafts, trees)
+            local_ids = requests.ids_of_ranks[self.rank]
+            has_missed_none = shares_masks and self._step_masks is not None
+            step_masks = buffer = None
+            if shares_masks and self._communicator is not None:
+                step_masks = self._step_masks_for(layout.rows_of_ranks[-1].stop)
+                buffer = step_masks.local_buffer(layout.rows_of_ranks[self.rank])
+            filled, ended = self._manager._fill_for_ranks(local_ids, drafts, bounds, trees, shares_masks, buffer)
+            if buffer is not None and filled.row_indptr[-1] < len(buffer.array):
+                raise StructOutError("requests of a ShardedManager were finished on this rank's own manager only")
+            local_masks = self._clear_failed(filled)
+            terminated = [local_ids[index] for index in ended]
+            if has_missed_none:  # then all ranks know of the others
+                terminated = [request_id for request_id in terminated if request_id not in self._requests.terminated]
+            local_message = StepMessage(
+                [] if shares_masks else np.diff(local_masks.row_indptr).tolist(),
+                local_masks.num_acceptable_drafts.tolist() if drafts else [],
+                terminated,
+                local_masks.errors,
+                NO_MASKS if step_masks is None else step_masks.message(local_masks),
+            )
+        except CollectiveError:
+            raise
         except Exception as error:
             if self._communicator is not None:
                 self._communicator.report_failure("grammar_bitmask", error)
             raise
-        all_ids = [request_id for ids in ids_of_ranks for request_id in ids]
         messages = [local_message]
         if self._communicator is not None:
-            payloads = self._all_gather("grammar_bitmask", local_message.pack())
-            messages = [
-                StepMessage.unpack(payload, len(ids)) for payload, ids in zip(payloads, ids_of_ranks, strict=True)
-            ]
-        if strict:  # not before the exchange: if only this rank has finished the request, all must learn of it
-            check_known(request_ids, self._requests)
-        terminated = np.concatenate([message.terminated for message in messages])
-        for index in np.flatnonzero(terminated):  # others are as they were
-            self._requests[all_ids[index]].is_terminated = True
-        return local_masks, all_ids, messages
+            payloads = self._all_gather("grammar_bitmask", local_message.pack(), step_masks)
+            messages = list(map(StepMessage.unpack, payloads))
+        for message in messages:
+            self._requests.terminated.update(message.terminated)
+        return layout, local_masks, messages
 
-    def _write_masks(self, messages: Sequence[StepMessage], merged: Mapping[str, Any]) -> MaskBatch:
-        """Write the rows of all ranks to one buffer."""
+    def _step_masks_for(self, num_rows: int) -> StepMasks:
+        """Return how the ranks exchange so many rows. Collective if there was no step
+        before, or none with so many rows."""
         assert self._communicator is not None
-        late = [rank for rank, message in enumerate(messages) if message.has_missed_masks]
-        if late:
-            self._has_missed_masks = False
-            problem = f"ranks {late} were interrupted in an earlier step and have missed masks; the next step tells all"
-            raise self._communicator.error("grammar_bitmask", problem)
-        rows_of_ranks = [int(message.row_counts.sum()) for message in messages]
-        buffer = self._buffers.next(sum(rows_of_ranks))
-        first_row = 0
-        try:
-            for receiver, message, num_rows in zip(self._receivers, messages, rows_of_ranks, strict=True):
-                receiver.write(message.masks, buffer.native, first_row)
-                first_row += num_rows
-        except BaseException as error:
-            self._has_missed_masks = True  # which the next step tells the others
-            if isinstance(error, core().MissedMasks):
-                problem = "this rank was interrupted in an earlier step and has missed masks"
-                raise self._communicator.error("grammar_bitmask", problem) from None
-            raise
-        return MaskBatch(bitmask=buffer.array[:first_row], lease=buffer.lease, **merged)
+        before = self._step_masks
+        if before is not None and num_rows <= before.max_rows:
+            return before
 
-    def _fill(
-        self, local_ids: list[str], drafts: Drafts | None, bounds: Bounds | None, trees: Trees | None
-    ) -> MaskBatch:
-        """Fill the masks of this rank's requests.
+        def all_gather_text(text: str) -> list[str]:
+            payload = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+            return [
+                answer.numpy().tobytes().decode() for answer in self._all_gather("grammar_bitmask", payload, before)
+            ]
 
-        Rows of those that cannot continue allow nothing.
-        """
-        masks = self._manager.grammar_bitmask(local_ids, drafts, bounds=bounds, draft_trees=trees, strict=False)
-        errors = {
-            request_id: self._request_errors[request_id]
-            for request_id in local_ids
-            if request_id in self._request_errors
-        }
+        max_rows = num_rows if before is None else max(num_rows, 2 * int(before.max_rows))
+        config, vocab_size = self._manager.config, self._manager.vocabulary.size
+        self._step_masks = choose_step_masks(
+            self.rank, self.world_size, config.num_mask_buffers, max_rows, vocab_size, all_gather_text
+        )
+        return self._step_masks
+
+    def _clear_failed(self, masks: MaskBatch) -> MaskBatch:
+        """Let the rows of this rank's requests that cannot continue allow nothing."""
+        errors = {name: text for name, text in self._request_errors.items() if name in masks.request_ids}
         if not errors:
             return masks
         assert masks.lease is not None
         for request_id in errors:
-            i = local_ids.index(request_id)
+            i = masks.request_ids.index(request_id)
             masks.lease.native.clear(*masks.row_indptr[i : i + 2])
             masks.num_acceptable_drafts[i] = 0
         return replace(masks, errors={**errors, **masks.errors})
 
-    def _make_message(self, masks: MaskBatch, with_rows: bool) -> StepMessage:
-        row_counts = np.diff(masks.row_indptr).astype(np.int32)
-        terminated = np.zeros_like(row_counts)
-        for index in np.flatnonzero(row_counts == 0):
-            terminated[index] = self._has_terminated(masks.request_ids[index])
-        assert masks.lease is not None
-        num_rows = len(masks.bitmask) if with_rows and self._communicator is not None else 0
-        return StepMessage(
-            row_counts,
-            masks.num_acceptable_drafts,
-            terminated,
-            masks.errors,
-            self._has_missed_masks,
-            self._sender.message(masks.lease.native, num_rows),
-        )
+    def _all_gather(
+        self, operation: str, payload: torch.Tensor, step_masks: StepMasks | None = None
+    ) -> list[torch.Tensor]:
+        """Return the payloads of all ranks as uint8.
 
-    def _has_terminated(self, request_id: str) -> bool:
-        """Return whether the text of a request of this rank is complete."""
-        if request_id not in self._requests:
-            return False
-        return self._requests[request_id].is_terminated or self._manager.is_terminated(request_id)
-
-    def _all_gather(self, operation: str, payload: torch.Tensor) -> list[torch.Tensor]:
-        """Return the payloads of all ranks as uint8."""
+        Raises:
+            CollectiveError: also if a rank, after it was interrupted, has not the
+                ``step_masks`` of the others.
+        """
         if self._communicator is None:
             return [payload.view(torch.uint8)]
         expected_equal = {
@@ -496,7 +497,17 @@ class ShardedManager:
             "vocabulary size": self._manager.vocabulary.size,
             "calls so far (requests, tokens, finishes)": self._calls.value(),
         }
-        messages = self._communicator.exchange(operation, [payload] * self.world_size, expected_equal=expected_equal)
+        messages = self._communicator.exchange(
+            operation,
+            [payload] * self.world_size,
+            expected_equal=expected_equal,
+            header_fields=(0 if step_masks is None else step_masks.number, 0),
+        )
+        numbers = [message.header_fields[0] for message in messages]
+        late = [rank for rank, number in enumerate(numbers) if number != max(numbers)]
+        if late:
+            problem = f"ranks {late} were interrupted in an earlier step and have missed masks; the next step tells all"
+            raise self._communicator.error(operation, problem)
         return [message.payload for message in messages]
 
     def _share_request(self, request_id: str, constraint: str) -> bool:
@@ -565,11 +576,13 @@ def _from_json(payload: torch.Tensor) -> Any:
     return json.loads(payload.numpy().tobytes())
 
 
-def _merge_mask_rows(request_ids: Sequence[str], messages: Sequence[StepMessage]) -> dict[str, Any]:
-    """Return the fields of ``MaskRows`` for all ranks' requests."""
+def _merge_messages(requests: StepRequests, messages: Sequence[StepMessage]) -> dict[str, Any]:
+    """Return the fields of ``MaskRows`` that messages tell of all ranks' requests."""
+    num_acceptable_drafts = np.zeros(len(requests.all_ids), dtype=np.int32)
+    if any(message.num_acceptable_drafts for message in messages):
+        num_acceptable_drafts[:] = [count for message in messages for count in message.num_acceptable_drafts]
     return {
-        "request_ids": tuple(request_ids),
-        "row_indptr": np.concatenate([[0], *(message.row_counts for message in messages)]).cumsum().astype(np.int32),
+        "request_ids": requests.all_ids,
         "errors": {request_id: text for message in messages for request_id, text in message.errors.items()},
-        "num_acceptable_drafts": np.concatenate([message.num_acceptable_drafts for message in messages]),
+        "num_acceptable_drafts": num_acceptable_drafts,
     }

@@ -3,9 +3,16 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from structout.distributed.checksum import checksum_bytes
 from structout.errors import DuplicateRequestError, GrammarError, StructOutError, UnknownRequestError
+from structout.grammar.native.extension import core
+from structout.scheduler.decoding_step import Drafts, Trees, as_dict
 from structout.scheduler.manager import StructuredOutputManager
 from structout.scheduler.requests import GrammarStatus
 
@@ -24,7 +31,6 @@ class SharedRequest:
         weakened: the parts of its constraint that are not enforced.
         annotations: JSON pointers to each ``format`` that constrains nothing.
         backend_name: the backend that serves it; empty until it is READY.
-        is_terminated: since the last :meth:`ShardedManager.grammar_bitmask`.
     """
 
     owner: int
@@ -34,7 +40,55 @@ class SharedRequest:
     weakened: tuple[str, ...] = ()
     annotations: tuple[str, ...] = ()
     backend_name: str = ""
-    is_terminated: bool = False
+
+
+@dataclass(frozen=True)
+class StepLayout:
+    """Which rows of a step's masks requests own if each has as many as it may need.
+
+    Attributes:
+        row_indptr: as in :class:`structout.MaskBatch`.
+        rows_of_ranks: the rows of each rank's requests.
+    """
+
+    row_indptr: npt.NDArray[np.int32]
+    rows_of_ranks: list[range]
+
+
+class StepRequests:
+    """The requests of a step in the order of their owners.
+
+    Consecutive steps mostly have the same, and then share this object.
+
+    Args:
+        given_ids: the requests in the order in which they were given.
+        ids_of_ranks: those of each rank.
+        known: the requests that have rows, by id.
+
+    Attributes:
+        given_ids: as above.
+        ids_of_ranks: as above.
+        all_ids: the requests of all ranks.
+        are_known: whether each of them is with the manager.
+        checksum: depends on ``given_ids``.
+    """
+
+    def __init__(self, given_ids: tuple[str, ...], ids_of_ranks: list[list[str]], known: dict[str, SharedRequest]):
+        self.given_ids, self.ids_of_ranks = given_ids, ids_of_ranks
+        self.all_ids = tuple(chain.from_iterable(ids_of_ranks))
+        self.are_known = all(request_id in known for request_id in given_ids)
+        self.checksum = checksum_bytes("\0".join(given_ids).encode())
+        self._known = known
+        self._layout_without_drafts = self._lay_out({}, {})
+
+    def layout(self, drafts: Drafts | None, trees: Trees | None) -> StepLayout:
+        """Return which rows of the masks the requests own."""
+        return self._lay_out(as_dict(drafts), as_dict(trees)) if drafts else self._layout_without_drafts
+
+    def _lay_out(self, drafts: dict[str, Any], trees: dict[str, Any]) -> StepLayout:
+        row_indptr = core().Step.layout(self._known, list(self.all_ids), drafts, trees)
+        ends = row_indptr[[0, *accumulate(map(len, self.ids_of_ranks))]].tolist()
+        return StepLayout(row_indptr, [range(*rows) for rows in pairwise(ends)])
 
 
 class SharedRequests:
@@ -42,12 +96,17 @@ class SharedRequests:
 
     Args:
         world_size: the number of ranks.
+
+    Attributes:
+        terminated: the requests whose text was complete in the last step that asked.
     """
 
     def __init__(self, world_size: int):
         self._world_size = world_size
         self._requests: dict[str, SharedRequest] = {}
+        self.terminated: set[str] = set()
         self._newly_settled: dict[str, None] = {}  # in the order in which they were
+        self._last_step: StepRequests | None = None  # as long as the requests are the same
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -65,16 +124,24 @@ class SharedRequests:
             raise UnknownRequestError(f"request {request_id!r} is not with the manager", request_id)
         return request
 
-    def by_owner(self, request_ids: Sequence[str]) -> list[list[str]]:
-        """Return the ids of each rank's requests, in the order given.
+    def by_owner(self, request_ids: Sequence[str]) -> StepRequests:
+        """Return a step's requests in the order of their owners.
 
         Unknown ones, which have no rows, count as rank 0's.
+
+        Raises:
+            ValueError: an id occurs twice.
         """
-        ids_of_ranks: list[list[str]] = [[] for _ in range(self._world_size)]
-        for request_id in request_ids:
-            request = self._requests.get(request_id)
-            ids_of_ranks[0 if request is None else request.owner].append(request_id)
-        return ids_of_ranks
+        given_ids = tuple(request_ids)
+        if self._last_step is None or self._last_step.given_ids != given_ids:
+            if len(set(given_ids)) < len(given_ids):
+                raise ValueError(f"request_ids must not repeat an id, got {list(given_ids)}")
+            ids_of_ranks: list[list[str]] = [[] for _ in range(self._world_size)]
+            for request_id in given_ids:
+                request = self._requests.get(request_id)
+                ids_of_ranks[0 if request is None else request.owner].append(request_id)
+            self._last_step = StepRequests(given_ids, ids_of_ranks, self._requests)
+        return self._last_step
 
     @property
     def has_waiting(self) -> bool:
@@ -88,6 +155,7 @@ class SharedRequests:
             DuplicateRequestError: the id is in use.
         """
         self._check_unused(request_id)
+        self._last_step = None
         request = self._requests[request_id] = SharedRequest(self._choose_owner(constraint_hash), constraint_hash)
         return request
 
@@ -104,12 +172,17 @@ class SharedRequests:
             raise StructOutError(
                 f"request {request_id!r} must be ready to be forked, got {request.status.value}", request_id
             )
+        self._last_step = None
         new_request = self._requests[new_id] = replace(request)
+        if request_id in self.terminated:
+            self.terminated.add(new_id)
         return new_request
 
     def remove(self, request_id: str) -> SharedRequest | None:
         """Remove the request. None: unknown id."""
         self._newly_settled.pop(request_id, None)
+        self.terminated.discard(request_id)
+        self._last_step = None
         return self._requests.pop(request_id, None)
 
     def settle(self, request_id: str, outcome: dict[str, Any]) -> None:

@@ -8,52 +8,53 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-Int32Array = npt.NDArray[np.int32]
+UInt32Array = npt.NDArray[np.uint32]
+NO_MASKS: UInt32Array = np.zeros(0, dtype=np.uint32)
+_LENGTH_BYTES = 4
 
 
 @dataclass(frozen=True)
 class StepMessage:
-    """One rank's requests and mask rows.
+    """What the others do not know of one rank's requests and masks.
 
     Attributes:
-        row_counts: int32 ``[requests]``: mask rows of each request.
-        num_acceptable_drafts: int32 ``[requests]``, as in :class:`structout.MaskBatch`.
-        terminated: int32 ``[requests]``: 1 where the text is complete.
+        row_counts: the mask rows of each request, in steps in which they depend on
+            where it stands. Empty in others.
+        num_acceptable_drafts: of each request, as in :class:`structout.MaskBatch`.
+            Empty in steps without drafts.
+        terminated: the requests whose text is complete, unless all ranks know it.
         errors: as in :class:`structout.MaskBatch`.
-        has_missed_masks: whether the others are asked to tell all masks again.
         masks: uint32 words as ``csrc/masks/mask_messages.h`` describes: numbers of
-            masks that were told before, and new masks.
+            masks that were told before, and new masks. Empty if the others read the
+            masks elsewhere.
     """
 
-    row_counts: Int32Array
-    num_acceptable_drafts: Int32Array
-    terminated: Int32Array
+    row_counts: list[int]
+    num_acceptable_drafts: list[int]
+    terminated: list[str]
     errors: Mapping[str, str]
-    has_missed_masks: bool
-    masks: npt.NDArray[np.uint32]
+    masks: UInt32Array
 
     def pack(self) -> torch.Tensor:
-        """Return the message as one int32 tensor."""
-        errors = json.dumps(self.errors).encode() if self.errors else b""
-        errors += b" " * (-len(errors) % 4)
-        sizes = np.array([len(errors) // 4, self.has_missed_masks], dtype=np.int32)
-        parts = (
-            sizes,
-            self.row_counts,
-            self.num_acceptable_drafts,
-            self.terminated,
-            np.frombuffer(errors, dtype=np.int32),
-            self.masks.view(np.int32),
-        )
-        return torch.from_numpy(np.concatenate(parts))
+        """Return the message as uint8: the masks, JSON of the rest, and its length in
+        four bytes. A message that tells nothing is empty."""
+        if not (self.row_counts or self.num_acceptable_drafts or self.terminated or self.errors or len(self.masks)):
+            return _NO_BYTES
+        text = json.dumps([self.row_counts, self.num_acceptable_drafts, self.terminated, self.errors]).encode()
+        message = bytearray().join((self.masks.data, text, len(text).to_bytes(_LENGTH_BYTES, "little")))
+        return torch.frombuffer(message, dtype=torch.uint8)
 
     @classmethod
-    def unpack(cls, payload: torch.Tensor, num_requests: int) -> "StepMessage":
-        """Read a message of ``num_requests`` requests."""
-        words = payload.numpy().view(np.int32)
-        (errors_words, has_missed_masks), words = words[:2], words[2:]
-        row_counts, num_acceptable_drafts, terminated = words[: 3 * num_requests].reshape(3, -1)
-        words = words[3 * num_requests :]
-        errors = json.loads(words[:errors_words].tobytes() or b"{}")
-        masks = words[errors_words:].view(np.uint32)
-        return cls(row_counts, num_acceptable_drafts, terminated, errors, bool(has_missed_masks), masks)
+    def unpack(cls, payload: torch.Tensor) -> "StepMessage":
+        """Read a message. Its masks are valid as long as the payload is."""
+        if payload.numel() == 0:
+            return _NOTHING
+        message = payload.numpy()
+        end_of_text = len(message) - _LENGTH_BYTES
+        end_of_masks = end_of_text - int.from_bytes(message[end_of_text:].tobytes(), "little")
+        row_counts, num_drafts, terminated, errors = json.loads(message[end_of_masks:end_of_text].tobytes())
+        return cls(row_counts, num_drafts, terminated, errors, message[:end_of_masks].view(np.uint32))
+
+
+_NOTHING = StepMessage([], [], [], {}, NO_MASKS)
+_NO_BYTES = torch.zeros(0, dtype=torch.uint8)

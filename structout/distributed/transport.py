@@ -1,29 +1,26 @@
 """Transports carry messages among the CPUs of a group's ranks.
 
-A message is a header of eight int64, whose third is the payload size in bytes, and the
+A message is a header of eight int64, whose sixth is the payload size in bytes, and the
 payload. A transport delivers each message whole or raises PeerLostError. It does not
 interpret them. There are two: the process group's own backend, and shared memory for
 the ranks of one host.
 """
 
 import contextlib
-import secrets
 import time
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 
-from structout import envs
-from structout.distributed.shared_memory import SharedMemorySegment
+from structout.distributed.shared_memory import SharedMemorySegment, share_segments
 from structout.grammar.native.extension import core
 
 Header = list[int]
-PAYLOAD_SIZE = 2  # index in the header
+PAYLOAD_SIZE = 5  # index in the header
 _HEADER_BYTES = 64
 
 
@@ -35,9 +32,9 @@ class PeerLostError(Exception):
         self.rank = rank
 
 
-@dataclass(frozen=True)
-class ReceivedMessage:
-    """A message as it arrived; the payload is uint8."""
+class ReceivedMessage(NamedTuple):
+    """A message as it arrived. The payload is uint8, or the buffer that it was to go
+    to."""
 
     header: Header
     payload: torch.Tensor
@@ -46,23 +43,25 @@ class ReceivedMessage:
 class Transport(Protocol):
     def transfer(
         self,
-        headers: Sequence[Header],
+        header: Header,
         payloads: Sequence[torch.Tensor],
-        recv_buffers: Sequence[torch.Tensor | None],
+        recv_buffers: Sequence[torch.Tensor] | None,
         deadline: float,
     ) -> list[ReceivedMessage]:
-        """Send ``headers[r]`` and ``payloads[r]`` to each rank r, and receive theirs.
+        """Send a header and ``payloads[r]`` to each rank r, and receive theirs.
 
         Args:
-            headers: one for each rank.
-            payloads: one for each rank, uint8; one tensor may serve several ranks.
-            recv_buffers: where to write the payload of each rank, uint8. A payload of
-                another size than its buffer goes to the transport's own memory, which
-                is valid until the next transfer.
+            header: for all ranks; the transport adds the payload size.
+            payloads: a contiguous tensor for each rank; one may serve several ranks.
+            recv_buffers: where to write the payload of each rank; contiguous. A payload
+                of another size than its buffer goes to the transport's own memory,
+                which is valid until the next transfer, as do all of them without
+                buffers.
             deadline: in terms of ``time.monotonic``.
 
         Returns:
-            The messages in rank order. This rank's own is returned as it was given.
+            The messages in rank order. This rank's own payload is returned as it was
+            given.
 
         Raises:
             PeerLostError: not every message arrived by the deadline. The transport
@@ -96,25 +95,27 @@ class ProcessGroupTransport:
 
     def transfer(
         self,
-        headers: Sequence[Header],
+        header: Header,
         payloads: Sequence[torch.Tensor],
-        recv_buffers: Sequence[torch.Tensor | None],
+        recv_buffers: Sequence[torch.Tensor] | None,
         deadline: float,
     ) -> list[ReceivedMessage]:
         peers = [(self.rank + i) % self.world_size for i in range(1, self.world_size)]
-        received = [ReceivedMessage(headers[self.rank], payloads[self.rank])] * self.world_size
+        received = [ReceivedMessage(header, payloads[self.rank])] * self.world_size
+        payloads = [_as_bytes(payload) for payload in payloads]
         frame_receives: list[tuple[int, Any]] = []
         sends: list[tuple[int, Any]] = []
         payload_receives: list[tuple[int, Any]] = []
         payload_buffers: list[torch.Tensor] = []
-        in_flight = [payloads, recv_buffers, payload_buffers, frame_receives, sends, payload_receives]
+        in_flight = [payloads, payload_buffers, frame_receives, sends, payload_receives]
         peer = peers[0]
         try:
             for peer in peers:
                 frame_receives.append((peer, self._group.recv([self._incoming_frames[peer]], peer, self._FRAME_TAG)))
             for peer in peers:
                 frame, payload = self._outgoing_frames[peer], payloads[peer]
-                frame[:_HEADER_BYTES].view(torch.int64).copy_(torch.tensor(headers[peer]))
+                sent_header = [*header[:PAYLOAD_SIZE], payload.numel(), *header[PAYLOAD_SIZE + 1 :]]
+                frame[:_HEADER_BYTES].view(torch.int64).copy_(torch.tensor(sent_header))
                 if self._fits_in_frame(payload.numel()):
                     frame[_HEADER_BYTES : _HEADER_BYTES + payload.numel()].copy_(payload)
                 sends.append((peer, self._group.send([frame], peer, self._FRAME_TAG)))
@@ -122,12 +123,13 @@ class ProcessGroupTransport:
                     sends.append((peer, self._group.send([payload], peer, self._PAYLOAD_TAG)))
             for peer, work in frame_receives:
                 _wait(work, deadline)
-                header = self._incoming_frames[peer, :_HEADER_BYTES].view(torch.int64).tolist()
-                size = header[PAYLOAD_SIZE]
+                peers_header = self._incoming_frames[peer, :_HEADER_BYTES].view(torch.int64).tolist()
+                size = peers_header[PAYLOAD_SIZE]
                 if size == self._PEER_LOST_NOTICE:
-                    raise PeerLostError(header[0], f"rank {peer} has lost it")
-                buffer = self._recv_buffers.select(peer, recv_buffers[peer], size)
-                received[peer] = ReceivedMessage(header, buffer)
+                    raise PeerLostError(peers_header[0], f"rank {peer} has lost it")
+                requested = None if recv_buffers is None else _as_bytes(recv_buffers[peer])
+                buffer = self._recv_buffers.select(peer, requested, size)
+                received[peer] = ReceivedMessage(peers_header, buffer)
                 if self._fits_in_frame(size):
                     buffer.copy_(self._incoming_frames[peer, _HEADER_BYTES : _HEADER_BYTES + size])
                 else:
@@ -165,36 +167,39 @@ class SharedMemoryTransport:
     ``csrc/ranks/shared_exchange.h`` describes the protocol.
     """
 
+    CAPACITY = 8 << 20  # bytes of payloads in a segment, twice
+
     def __init__(self, rank: int, segments: Sequence[SharedMemorySegment]):
         self._segments = segments  # the exchange has their addresses
         owned = [(segment.address, segment.descriptor) for segment in segments]
-        self._exchange = core().SharedExchange(rank, owned, SharedMemorySegment.CAPACITY)
+        self._exchange = core().SharedExchange(rank, owned, self.CAPACITY)
+        self._rank = rank
+        self._lost_rank: type[Exception] = core().LostRank
+        self._bytes_beside_payload = int(core().SharedExchange.BYTES_BESIDE_PAYLOAD)
 
     def transfer(
         self,
-        headers: Sequence[Header],
+        header: Header,
         payloads: Sequence[torch.Tensor],
-        recv_buffers: Sequence[torch.Tensor | None],
+        recv_buffers: Sequence[torch.Tensor] | None,
         deadline: float,
     ) -> list[ReceivedMessage]:
-        addresses = [payload.data_ptr() for payload in payloads]
-        rooms = [(0, 0) if buffer is None else (buffer.data_ptr(), buffer.numel()) for buffer in recv_buffers]
+        memories = [(payload.data_ptr(), payload.nbytes) for payload in payloads]
+        rooms = [] if recv_buffers is None else [(buffer.data_ptr(), buffer.nbytes) for buffer in recv_buffers]
         try:
-            arrived = self._exchange.transfer(headers, addresses, rooms, deadline - time.monotonic())
-        except core().LostRank as error:
+            arrived = self._exchange.transfer(header, memories, rooms, deadline - time.monotonic())
+        except self._lost_rank as error:
             raise PeerLostError(*error.args) from None
-        received = []
-        for rank, (header, payload) in enumerate(arrived):
-            if header is None:  # this rank
-                received.append(ReceivedMessage(headers[rank], payloads[rank]))
-                continue
-            buffer = recv_buffers[rank] if payload is None else torch.from_numpy(payload)
-            assert buffer is not None
-            received.append(ReceivedMessage(header, buffer))
+        received = [ReceivedMessage(header, payloads[self._rank])] * len(arrived)
+        for rank, (peers_header, payload) in enumerate(arrived):
+            if payload is not None:
+                received[rank] = ReceivedMessage(peers_header, torch.from_numpy(payload))
+            elif recv_buffers is not None and rank != self._rank:
+                received[rank] = ReceivedMessage(peers_header, recv_buffers[rank])
         return received
 
     def num_bytes_sent(self, payload_bytes: int) -> int:
-        return int(core().SharedExchange.BYTES_BESIDE_PAYLOAD) + payload_bytes
+        return self._bytes_beside_payload + payload_bytes
 
 
 def choose_transport(group: dist.ProcessGroup, deadline: float) -> Transport:
@@ -210,29 +215,12 @@ def choose_transport(group: dist.ProcessGroup, deadline: float) -> Transport:
 
     def all_gather_text(text: str) -> list[str]:
         payload = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-        header = [0, 0, payload.numel(), 0, 0, 0, 0, 0]
-        messages = group_transport.transfer(
-            [header] * world_size, [payload] * world_size, [None] * world_size, deadline
-        )
+        messages = group_transport.transfer([0] * 8, [payload] * world_size, None, deadline)
         return [message.payload.numpy().tobytes().decode() for message in messages]
 
-    nonce = secrets.randbits(62)
-    local_segment, local_path = None, "nowhere"
-    if envs.shared_memory():
-        with contextlib.suppress(OSError):
-            local_segment, local_path = SharedMemorySegment.create(world_size, nonce)
-    segments: list[SharedMemorySegment] = []
-    with contextlib.suppress(OSError):
-        for peer, text in enumerate(all_gather_text(f"{local_path} {nonce}")):
-            path, peer_nonce = text.split()
-            if peer == rank and local_segment is not None:
-                segments.append(local_segment)
-            else:
-                segments.append(SharedMemorySegment.open(path, world_size, int(peer_nonce)))
-    has_every_segment = len(segments) == world_size
-    if all(text == "shared" for text in all_gather_text("shared" if has_every_segment else "apart")):
-        return SharedMemoryTransport(rank, segments)
-    return group_transport
+    size = core().SharedExchange.segment_bytes(world_size, SharedMemoryTransport.CAPACITY)
+    segments = share_segments(rank, range(world_size), size, all_gather_text)
+    return group_transport if segments is None else SharedMemoryTransport(rank, segments)
 
 
 def allocate_buffer(size: int) -> torch.Tensor:
@@ -253,6 +241,10 @@ class _RecvBuffers:
         if self._buffers[peer].numel() < size:
             self._buffers[peer] = allocate_buffer(size)
         return self._buffers[peer][:size]
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(-1).view(torch.uint8)
 
 
 def _wait(work: Any, deadline: float) -> None:

@@ -88,7 +88,7 @@ def sample_cpu(
 def sample_cuda(communicator: CudaCommunicator, shard: VocabShard, return_logprobs: bool) -> SampleResult:
     """Sample CUDA tensors by a fixed sequence of kernels and exchanges."""
     try:
-        vocab_size = vocab_size_from(communicator.all_columns(shard.columns))
+        vocab_size = vocab_size_from(tuple(communicator.all_columns(shard.columns)))
     except ValueError as error:
         raise CollectiveError(f"{_SAMPLE}: {error}", communicator.rank, 0) from None
     if shard.has_filters:

@@ -1,6 +1,6 @@
 """The rows and vocabulary columns that each rank holds."""
 
-from collections.abc import Sequence
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,8 +56,8 @@ class VocabShard:
         """
         torch.ops.structout._check_sharded_masked_sample(*tensors, vocab_begin)
         logits, bitmask, *others = tensors
-        bitmask = None if bitmask is None else torch.atleast_2d(bitmask)
-        return cls(*(torch.atleast_2d(logits), bitmask, *others, vocab_begin))
+        bitmask = None if bitmask is None else _as_rows(bitmask)
+        return cls(*(_as_rows(logits), bitmask, *others, vocab_begin))
 
     @property
     def columns(self) -> tuple[int, int]:
@@ -91,7 +91,12 @@ class VocabShard:
         return tuple(None if values is None else values[part] for values in parameters)
 
 
-def vocab_size_from(columns: Sequence[tuple[int, int]]) -> int:
+def _as_rows(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.dim() == 2 else tensor.unsqueeze(0)
+
+
+@functools.lru_cache(maxsize=64)
+def vocab_size_from(columns: tuple[tuple[int, int], ...]) -> int:
     """Return the number of columns that all ranks hold together.
 
     Args:

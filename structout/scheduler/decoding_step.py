@@ -47,6 +47,8 @@ class StepInput:
             own, so it gives Python's global lock away from the start.
         positions: if not None, the requests that are meant: those that have another
             position than here were finished, and their ids given to others.
+        keeps_rows: whether each request owns as many rows as it may need, also one that
+            needs no masks: its rows are free. Else it owns none.
     """
 
     request_ids: tuple[str, ...]
@@ -56,6 +58,7 @@ class StepInput:
     wait: bool = True
     tokens: dict[str, Sequence[int]] | None = None
     positions: dict[str, Any] | None = None
+    keeps_rows: bool = False
 
     @classmethod
     def checked(
@@ -76,7 +79,7 @@ class StepInput:
             raise ValueError(f"request_ids must be unique, got {repeated!r} more than once")
         if strict:
             check_known(names, requests.by_id)
-        return cls(names, _as_dict(drafts), _as_dict(bounds), _as_dict(trees), wait)
+        return cls(names, as_dict(drafts), as_dict(bounds), as_dict(trees), wait)
 
 
 class DecodingSteps:
@@ -93,6 +96,7 @@ class DecodingSteps:
     Attributes:
         work: what the masks of the last step took within it, in steps of the engine's
             work.
+        terminated: the indices of the last step's requests whose text is complete.
         seconds: the durations of the last 1,024 steps.
         fills: by backend name, what its fills have taken since the start.
     """
@@ -104,6 +108,7 @@ class DecodingSteps:
         self._loop = RowLoop(config.slow_token_seconds)
         self._late_thread = ThreadPoolExecutor(1, thread_name_prefix="structout-late-masks")
         self.work = 0
+        self.terminated: list[int] = []
         self.seconds: deque[float] = deque(maxlen=1024)
         self.fills: dict[str, BackendFills] = {}
 
@@ -145,8 +150,9 @@ class DecodingSteps:
 
     # -- masks -------------------------------------------------------------------------
 
-    def fill(self, given: StepInput) -> MaskBatch:
-        """Accept a step's tokens, and fill its masks."""
+    def fill(self, given: StepInput, buffer: MaskBuffer | None = None) -> MaskBatch:
+        """Accept a step's tokens, and fill its masks: in the next buffer of the ring,
+        unless there is one for them."""
         started = time.perf_counter()
         tokens = given.tokens or {}
         is_mixed = not self._requests.foreign.isdisjoint(tokens)
@@ -155,7 +161,8 @@ class DecodingSteps:
         step = self._native_step(given)
         if not is_mixed:
             step.draw(tokens)
-        buffer = self._buffers.next(step.max_rows)
+        if buffer is None:
+            buffer = self._buffers.next(step.max_rows)
         self.work = step.run(STEP_WORK, buffer.native, given.tokens is not None, self._pool)
         native_seconds = time.perf_counter() - started
         row_indptr = step.row_indptr
@@ -174,6 +181,7 @@ class DecodingSteps:
                 buffer.native.clear(row_indptr[index], row_indptr[index + 1])
         num_rows = int(row_indptr[-1])
         self._note(_OWN, num_rows - num_foreign, native_seconds)
+        self.terminated = step.terminated
         self.seconds.append(time.perf_counter() - started)
         return MaskBatch(
             request_ids=given.request_ids,
@@ -217,7 +225,7 @@ class DecodingSteps:
         return pooled
 
     def _native_step(self, given: StepInput) -> Any:
-        options = (given.drafts or None, given.bounds or None, given.trees or None, given.positions)
+        options = (given.drafts or None, given.bounds or None, given.trees or None, given.positions, given.keeps_rows)
         return core().Step(self._requests.positions, [*given.request_ids], *options)
 
     def _errors(self, step: Any, request_ids: Sequence[str]) -> dict[str, str]:
@@ -244,7 +252,7 @@ class DecodingSteps:
         for index, grammar in step.foreign:
             name, rows = given.request_ids[index], buffer.writable_rows(row_indptr[index], row_indptr[index + 1])
             request = self._requests.by_id.get(name)
-            if request is None or request.compiled is None or not len(rows):
+            if request is None or request.compiled is None:
                 continue
             started = time.perf_counter()
             try:
@@ -341,6 +349,6 @@ def _finish_rows(step: Any, index: int, buffer: MaskBuffer, request: Request) ->
     return work is not None
 
 
-def _as_dict(values: Mapping[str, Any] | None) -> dict[str, Any]:
+def as_dict(values: Mapping[str, Any] | None) -> dict[str, Any]:
     """What a native step takes."""
     return values if isinstance(values, dict) else dict(values or {})

@@ -123,7 +123,7 @@ def test_shared_memory_segment_open_of_another_file_leaves_it_unchanged(tmp_path
     other = tmp_path / "other"
     other.write_bytes(b"fourteen bytes")
     with other.open("r+b") as file, pytest.raises(OSError, match="is not the shared-memory segment of another rank"):
-        SharedMemorySegment.open(f"/proc/self/fd/{file.fileno()}", 2, 7)
+        SharedMemorySegment.open(f"/proc/self/fd/{file.fileno()}", 14, 7)
     assert other.read_bytes() == b"fourteen bytes"
 
 

@@ -5,10 +5,15 @@ Results are plain data; a rank that raises fails the test.
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import gc
+import os
 import random
+import signal
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +33,7 @@ CONSTRAINTS: list[dict[str, Any]] = [
     {"regex": "(unclosed"},  # fails
     {"json_object": True},
     {"grammar": 'root ::= "ab" root | "c"'},
+    {"regex": "(ab)*", "backend": "xgrammar:no-fallback"},
 ]
 
 
@@ -60,11 +66,13 @@ def compare_with_one_manager(rank: int, num_requests: int, seed: int) -> dict[st
             single.wait_ready(request_id, JOIN_TIMEOUT_S)
     assert statuses == {i: single.status(i).value for i in ids}
     num_rows = 0
-    for step in range(25):
-        drafts = {i: [rng.randrange(len(CONSTRAINTS) * 40) for _ in range(rng.randrange(3))] for i in ids if step % 2}
-        sharded_masks = sharded.grammar_bitmask([*ids, "unknown"], drafts, strict=False)
-        expected_masks = single.grammar_bitmask([*ids, "unknown"], drafts, strict=False)
-        _assert_same_masks(sharded_masks, expected_masks, ids)
+    for step in range(30):
+        asked = rng.sample(ids, rng.choice([len(ids), rng.randint(1, len(ids))]))
+        drafts = {i: [rng.randrange(280) for _ in range(rng.randrange(5))] for i in ids if step % 2}
+        trees = {i: _random_tree(rng, len(tokens)) for i, tokens in drafts.items() if step % 4 == 3}
+        sharded_masks = sharded.grammar_bitmask([*asked, "unknown"], drafts, draft_trees=trees, strict=False)
+        expected_masks = single.grammar_bitmask([*asked, "unknown"], drafts, draft_trees=trees, strict=False)
+        _assert_same_masks(sharded_masks, expected_masks, asked)
         for manager in (sharded, single):
             with pytest.raises(structout.UnknownRequestError, match="'unknown'"):
                 manager.grammar_bitmask([*ids, "unknown"], drafts)
@@ -77,7 +85,7 @@ def compare_with_one_manager(rank: int, num_requests: int, seed: int) -> dict[st
             for gathered_row, row in zip(gathered.rows.tolist(), expected_gathered.rows.tolist(), strict=True):
                 assert (gathered_row < 0) == (row < 0)
                 assert row < 0 or torch.equal(gathered.bitmask[gathered_row], expected_gathered.bitmask[row])
-        for request_id in ids:
+        for request_id in asked:
             if single.status(request_id) is not structout.GrammarStatus.READY:
                 continue
             assert sharded.is_terminated(request_id) == single.is_terminated(request_id)
@@ -105,42 +113,131 @@ def compare_with_one_manager(rank: int, num_requests: int, seed: int) -> dict[st
     return {"owners": [sharded.owner(i) for i in ids], "rows": num_rows, "error": str(sharded.error("r4"))}
 
 
-class _InterruptedReceiver:
-    """Is interrupted when it should read its first message."""
+def _random_tree(rng: random.Random, num_nodes: int) -> tuple[list[int], list[int]]:
+    """Return ``next_token`` and ``next_sibling``."""
+    next_token, next_sibling = [-1] * num_nodes, [-1] * num_nodes
+    for node in range(1, num_nodes):
+        parent = rng.randrange(node)
+        next_sibling[node], next_token[parent] = next_token[parent], node
+    return next_token, next_sibling
 
-    def write(self, *_: object) -> None:
-        raise KeyboardInterrupt
 
+def break_a_step(rank: int, victim: int, fault: str) -> list[str]:
+    """Let one rank's second step fail.
 
-def interrupt_a_step(rank: int, victim: int) -> list[str]:
-    """Interrupt one rank after an exchange, before it has read the others' masks.
-
-    Return how each step ended. Where it gave masks, they are those of one manager.
+    Return how each step ended. Where it gave masks, they are those of one manager. No
+    step changes the masks of the two before it.
     """
-    sharded, single = structout.ShardedManager(_manager()), _manager()
+    local, single = _manager(), _manager()
+    sharded = structout.ShardedManager(local)
     ids = [f"r{i}" for i in range(6)]
     for i, request_id in enumerate(ids):
         for manager in (sharded, single):
             manager.add_request(request_id, structout.StructuredOutputsParams(regex=f"[a-c]{{{i + 1},9}}"))
             manager.wait_ready(request_id, JOIN_TIMEOUT_S)
-    letters = tokenizers_on_the_spot.byte_level().encode("abcabc")
+
+    def fail(*_: object) -> None:
+        if fault == "is killed while it fills":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise KeyboardInterrupt if "interrupted" in fault else OSError("out of order")
+
+    letters = tokenizers_on_the_spot.byte_level().encode("abcabcab")
     outcomes = []
+    kept: collections.deque[tuple[structout.MaskBatch, Any]] = collections.deque(maxlen=2)
     for step, token in enumerate(letters):
-        receivers = list(sharded._receivers)
-        if rank == victim and step == 0:  # all masks are new
-            sharded._receivers[0] = _InterruptedReceiver()
         expected = single.grammar_bitmask(ids)
-        try:
-            _assert_same_masks(sharded.grammar_bitmask(ids), expected, ids)
-        except (KeyboardInterrupt, CollectiveError) as error:
-            outcomes.append(f"{type(error).__name__}: {error}")
-        else:
-            outcomes.append("masks")
-        sharded._receivers = receivers
+        with pytest.MonkeyPatch.context() as patch:
+            if rank == victim and step == 1:
+                patch.setattr(
+                    *((sharded._step_masks, "gather") if "reads" in fault else (local, "_fill_for_ranks")), fail
+                )
+            try:
+                masks = sharded.grammar_bitmask(ids)
+            except (KeyboardInterrupt, OSError, CollectiveError) as error:
+                outcomes.append(f"{type(error).__name__}: {error}")
+            else:
+                _assert_same_masks(masks, expected, ids)
+                outcomes.append("masks")
+                kept.append((masks, masks.bitmask.copy()))
         for request_id in ids:
             sharded.accept_tokens(request_id, [token])
             assert single.is_terminated(request_id) or single.accept_tokens(request_id, [token])
+        if outcomes[-2:] == ["masks", "masks"] or outcomes[-1] != "masks":
+            for batch, copy in kept:
+                with contextlib.suppress(structout.errors.StaleMasksError):
+                    assert np.array_equal(batch.bitmask, copy)
     return outcomes
+
+
+def keep_masks(rank: int, slow_rank: int) -> list[bool]:
+    """Look at each batch until the call that ends its time, on one rank late.
+
+    Return whether batches are stale from then on.
+    """
+    sharded = structout.ShardedManager(_manager())
+    for request_id in ("a", "b"):  # of different owners
+        sharded.add_request(request_id, structout.StructuredOutputsParams(regex="([0-9]{2}[a-z]{2})*"))
+        sharded.add_request(f"other {request_id}", structout.StructuredOutputsParams(regex=f"{request_id}*"))
+    sharded.wait_all()
+    num_batches = sharded._manager.config.num_mask_buffers
+    kept: list[tuple[structout.MaskBatch, Any]] = []
+    for character in "01ab23cd45":
+        if rank == slow_rank:
+            time.sleep(0.02)  # the other rank is in its next call by now
+        for masks, copy in kept[-num_batches:]:
+            assert np.array_equal(masks.bitmask, copy)
+        masks = sharded.grammar_bitmask(["a", "b"])
+        kept.append((masks, masks.bitmask.copy()))
+        token = tokenizers_on_the_spot.byte_level().encode(character)
+        sharded.accept_batch({"a": token, "b": token})
+    assert not np.array_equal(kept[0][1], kept[2][1])  # so a buffer that is written too soon is noticed
+    return [_is_stale(masks) for masks, _ in kept]
+
+
+def _is_stale(masks: structout.MaskBatch) -> bool:
+    try:
+        return masks.bitmask is None
+    except structout.errors.StaleMasksError:
+        return True
+
+
+def grow(rank: int, failing_call: str, failing_rank: int) -> tuple[int, str]:
+    """Ask for more and more rows.
+
+    Args:
+        failing_call: what raises OSError on ``failing_rank`` when memory grows.
+
+    Return how many descriptors are left over, and how masks are exchanged in the end.
+    """
+    sharded, single = structout.ShardedManager(_manager()), _manager()
+    ids: list[str] = []
+
+    def step() -> structout.MaskBatch:
+        for manager in (sharded, single):
+            manager.add_request(f"r{len(ids)}", structout.StructuredOutputsParams(regex=f"x{len(ids)}y*"))
+        ids.append(f"r{len(ids)}")
+        sharded.wait_all()
+        single.wait_all()
+        masks = sharded.grammar_bitmask(ids)
+        _assert_same_masks(masks, single.grammar_bitmask(ids), ids)
+        return masks
+
+    first = step()
+    kept, copy = first.to("cpu"), first.bitmask.copy()
+    num_before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == failing_rank:
+            patch.setattr(failing_call, _fail_with_os_error)
+        for _ in range(9):
+            step()
+        assert np.array_equal(kept.numpy(), copy)  # also if its buffer is none of the ring's any more
+        del first, kept
+        gc.collect()
+        return len(list(Path("/proc/self/fd").iterdir())) - num_before, type(sharded._step_masks).__name__
+
+
+def _fail_with_os_error(*_: object) -> None:
+    raise OSError("no memory")
 
 
 ASKED = [
@@ -266,6 +363,8 @@ def _assert_same_masks(got: structout.MaskBatch, expected: structout.MaskBatch, 
         i, j = got.request_ids.index(request_id), expected.request_ids.index(request_id)
         got_rows = got.bitmask[got.row_indptr[i] : got.row_indptr[i + 1]]
         expected_rows = expected.bitmask[expected.row_indptr[j] : expected.row_indptr[j + 1]]
+        if len(expected_rows) == 0:  # a ShardedManager keeps the rows of a request that needs none
+            expected_rows = np.full_like(got_rows, -1)
         assert np.array_equal(got_rows, expected_rows), request_id
         assert got.num_acceptable_drafts[i] == expected.num_acceptable_drafts[j]
     assert got.errors.keys() == expected.errors.keys()
@@ -309,6 +408,7 @@ def fail_on_owner(rank: int) -> list[str]:
     for call in (
         lambda: manager.grammar_bitmask(["a", "b", "a"]),
         lambda: _step_that_fails(manager, rank == manager.owner("a")),
+        lambda: manager.grammar_bitmask(["a", "b"], 5 if rank == manager.owner("a") else None),
         lambda: manager.fork("bad", "c"),
     ):
         try:
@@ -332,16 +432,16 @@ def fail_on_owner(rank: int) -> list[str]:
 def _step_that_fails(manager: Any, is_owner: bool) -> None:
     """A step in which this rank's own manager raises, if it is the owner."""
 
-    def fail(*_: object, **options: object) -> None:
+    def fail(*_: object) -> None:
         raise TypeError("out of order")
 
     local = manager._manager
     if is_owner:
-        local.grammar_bitmask = fail
+        local._fill_for_ranks = fail
     try:
         manager.grammar_bitmask(["a", "b"])
     finally:
-        vars(local).pop("grammar_bitmask", None)
+        vars(local).pop("_fill_for_ranks", None)
 
 
 def fork_with_failing_owner(rank: int) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from structout.distributed.cuda_communicator import (
     SymmetricMemoryCommunicator,
     cuda_communicator,
 )
-from structout.distributed.shared_memory import SharedMemorySegment
+from structout.distributed.transport import PAYLOAD_SIZE, SharedMemoryTransport
 from structout.distributed.vocab_shard import VocabShard
 from structout.errors import CollectiveError
 from structout.ops.row_parameters import row_parameters
@@ -119,7 +119,7 @@ def exchange_random_payloads(rank: int, seed: int, count: int) -> str:
     """
     rng, communicator = random.Random(seed), cpu_communicator(default_group())
     ranks = range(dist.get_world_size())
-    capacity = SharedMemorySegment.CAPACITY
+    capacity = SharedMemoryTransport.CAPACITY
     candidate_sizes = [0, 1, 7, 4031, 4032, 4033, 100_000, capacity // 2 + 5, capacity * 2 + 3]
 
     def payload(i: int, source: int, destination: int, size: int) -> torch.Tensor:
@@ -208,7 +208,7 @@ def _fail(fault: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == "killed after its header":
         frame = torch.zeros(4096, dtype=torch.uint8)
-        frame.view(torch.int64)[2] = 10**6  # the announced payload bytes, which never follow
+        frame.view(torch.int64)[PAYLOAD_SIZE] = 10**6  # the announced payload bytes, which never follow
         for peer in set(range(dist.get_world_size())) - {dist.get_rank()}:
             dist.group.WORLD.send([frame], peer, 0x57_01)
         time.sleep(0.05)

@@ -66,27 +66,28 @@ py::array_t<uint8_t> array_of(const ranks::Received& received) {
 }
 
 // For each rank its header and its payload. The latter is None where it is in the room that was
-// given, both are None for this rank. Payloads are addresses; headers have their sizes.
-std::vector<Arrived> transfer(SharedExchange& exchange, const std::vector<ranks::Header>& headers,
-                              const std::vector<uintptr_t>& payloads, const std::vector<Memory>& rooms,
-                              double timeout_s) {
-  if (headers.size() != exchange.num_ranks() || payloads.size() != headers.size() || rooms.size() != headers.size()) {
-    throw std::invalid_argument("an exchange needs a header, a payload and a room for each rank");
+// given, both are None for this rank. The headers that are sent get the sizes of the payloads.
+std::vector<Arrived> transfer(SharedExchange& exchange, ranks::Header header, const std::vector<Memory>& payloads,
+                              const std::vector<Memory>& rooms, double timeout_s) {
+  const size_t num_ranks = exchange.num_ranks();
+  if (payloads.size() != num_ranks || (!rooms.empty() && rooms.size() != num_ranks)) {
+    throw std::invalid_argument("an exchange needs a payload and a room for each rank");
   }
-  std::vector<ranks::Outgoing> outgoing(headers.size());
-  std::vector<ranks::Room> given(headers.size());
+  std::vector<ranks::Outgoing> outgoing(num_ranks);
+  std::vector<ranks::Room> given(num_ranks);
   size_t most_bytes = 0;
-  for (size_t rank = 0; rank < headers.size(); ++rank) {
-    outgoing[rank] = {headers[rank], reinterpret_cast<const uint8_t*>(payloads[rank])};
-    given[rank] = {reinterpret_cast<uint8_t*>(rooms[rank].first), rooms[rank].second};
-    most_bytes = std::max(most_bytes, size_t(headers[rank][ranks::kPayloadSize]));
+  for (size_t rank = 0; rank < num_ranks; ++rank) {
+    header[ranks::kPayloadSize] = int64_t(payloads[rank].second);
+    outgoing[rank] = {header, reinterpret_cast<const uint8_t*>(payloads[rank].first)};
+    if (!rooms.empty()) given[rank] = {reinterpret_cast<uint8_t*>(rooms[rank].first), rooms[rank].second};
+    most_bytes = std::max(most_bytes, payloads[rank].second);
   }
   exchange.begin(outgoing, given);
   const auto timeout =
       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(timeout_s, kLongestTimeout)));
   complete(exchange, most_bytes <= kShortPayload, Clock::now() + timeout);
-  std::vector<Arrived> result(headers.size());
-  for (size_t rank = 0; rank < headers.size(); ++rank) {
+  std::vector<Arrived> result(num_ranks);
+  for (size_t rank = 0; rank < num_ranks; ++rank) {
     if (rank == exchange.rank()) continue;
     const ranks::Received& received = exchange.received()[rank];
     result[rank].first = received.header;
@@ -116,7 +117,7 @@ void define_exchange(py::module_& module) {
              return std::make_unique<SharedExchange>(rank, std::move(owned), capacity);
            }),
            py::arg("rank"), py::arg("segments"), py::arg("capacity"))
-      .def("transfer", transfer, py::arg("headers"), py::arg("payloads"), py::arg("rooms"), py::arg("timeout_s"))
+      .def("transfer", transfer, py::arg("header"), py::arg("payloads"), py::arg("rooms"), py::arg("timeout_s"))
       .def_static("segment_bytes", &SharedExchange::segment_bytes, py::arg("num_ranks"), py::arg("capacity"));
   module.attr("SharedExchange").attr("FREE_WORD") = ranks::kFreeWord;
   module.attr("SharedExchange").attr("BYTES_BESIDE_PAYLOAD") = size_t(SharedExchange::kBytesBesidePayload);
