@@ -298,9 +298,8 @@ class ShardedManager:
         except BaseException:
             self._step_masks = None
             raise
-        if (
-            strict and not requests.are_known
-        ):  # not before the exchange: if only this rank has finished the request, all must learn of it
+        # Not before the exchange: if only this rank has finished the request, all must learn of it.
+        if strict and not requests.are_known:
             check_known(request_ids, self._requests)
         return MaskBatch(
             bitmask=bitmask, lease=lease, row_indptr=layout.row_indptr.copy(), **_merge_messages(requests, messages)
