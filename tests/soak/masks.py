@@ -165,6 +165,7 @@ class Walk:
         """Whether the rows of drafts are the masks of their states."""
         self._masks.fill_(-1)
         num_valid = self.grammar.fill_bitmask_drafts(self._masks, 0, drafts)
+        self._check_limits()  # before the grammar moves
         rows = [self._row(row) for row in range(num_valid + 1)]
         accepted = self.grammar.validate_tokens(drafts)
         self._check_limits()
