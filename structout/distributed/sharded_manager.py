@@ -1,7 +1,8 @@
 """ShardedManager divides requests among ranks that all run the scheduler."""
 
+import contextlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,9 +13,9 @@ import torch.distributed as dist
 from structout.constraints.params import StructuredOutputsParams
 from structout.distributed.checksum import CallChecksum, checksum_bytes
 from structout.distributed.cpu_communicator import CpuCommunicator, cpu_communicator
+from structout.distributed.mask_exchange import MaskExchange, choose_mask_exchange
 from structout.distributed.process_groups import group_name_of, world_size_of
 from structout.distributed.shared_requests import SharedRequests, StepLayout, StepRequests, outcome_of
-from structout.distributed.step_masks import StepMasks, choose_step_masks
 from structout.distributed.step_message import NO_MASKS, StepMessage
 from structout.errors import CollectiveError, CompileCrashError, GrammarError, GrammarTimeoutError, StructOutError
 from structout.masks.batch import MaskBatch, MaskShard
@@ -68,7 +69,7 @@ class ShardedManager:
         self._calls.add("vocabulary", str(vocabulary.size), f"{token_hash:016x}")
         # None at first, and after a step that has failed: all ranks make new ones then,
         # because they cannot know what the others have written and read.
-        self._step_masks: StepMasks | None = None
+        self._mask_exchange: MaskExchange | None = None
 
     # -- requests ----------------------------------------------------------------------
 
@@ -287,18 +288,16 @@ class ShardedManager:
                 calls, or one was interrupted in an earlier step and has missed masks.
         """
         requests = self._requests.by_owner(request_ids)
-        try:
+        with self._beginning_anew_after_failures():
             layout, local_masks, messages = self._run_step(
                 "masks", requests, draft_tokens, bounds, draft_trees, shares_masks=True
             )
-            if self._step_masks is None:
+            if self._mask_exchange is None:
                 bitmask, lease = local_masks.bitmask, local_masks.lease
             else:
-                bitmask, lease = self._step_masks.gather(messages, layout.rows_of_ranks)
-        except BaseException:
-            self._step_masks = None
-            raise
-        # Not before the exchange: if only this rank has finished the request, all must learn of it.
+                bitmask, lease = self._mask_exchange.gather(messages, layout.rows_of_ranks)
+        # Not before the exchange: if only this rank has finished the request, all must
+        # learn of it.
         if strict and not requests.are_known:
             check_known(request_ids, self._requests)
         return MaskBatch(
@@ -320,9 +319,10 @@ class ShardedManager:
         devices. Collective too.
         """
         requests = self._requests.by_owner(request_ids)
-        _, local_masks, messages = self._run_step(
-            "shards of masks", requests, draft_tokens, bounds, draft_trees, shares_masks=False
-        )
+        with self._beginning_anew_after_failures():
+            _, local_masks, messages = self._run_step(
+                "shards of masks", requests, draft_tokens, bounds, draft_trees, shares_masks=False
+            )
         if strict and not requests.are_known:  # as in grammar_bitmask
             check_known(request_ids, self._requests)
         row_counts = [message.row_counts for message in messages]
@@ -388,6 +388,16 @@ class ShardedManager:
 
     # -- helpers -----------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def _beginning_anew_after_failures(self) -> Iterator[None]:
+        """Forget, if a step fails, what this rank knows of the others' masks and
+        ends."""
+        try:
+            yield
+        except BaseException:
+            self._mask_exchange = None
+            raise
+
     def _run_step(
         self,
         call: str,
@@ -414,24 +424,24 @@ class ShardedManager:
                     self._calls.add(request_id, repr(np.asarray(values, dtype=object).tolist()))
             layout = requests.layout(drafts, trees)
             local_ids = requests.ids_of_ranks[self.rank]
-            has_missed_none = shares_masks and self._step_masks is not None
-            step_masks = buffer = None
+            knows_all_ends = shares_masks and self._mask_exchange is not None
+            mask_exchange = buffer = None
             if shares_masks and self._communicator is not None:
-                step_masks = self._step_masks_for(layout.rows_of_ranks[-1].stop)
-                buffer = step_masks.local_buffer(layout.rows_of_ranks[self.rank])
+                mask_exchange = self._mask_exchange_for(layout.rows_of_ranks[-1].stop)
+                buffer = mask_exchange.local_buffer(layout.rows_of_ranks[self.rank])
             filled, ended = self._manager._fill_for_ranks(local_ids, drafts, bounds, trees, shares_masks, buffer)
             if buffer is not None and filled.row_indptr[-1] < len(buffer.array):
                 raise StructOutError("requests of a ShardedManager were finished on this rank's own manager only")
             local_masks = self._clear_failed(filled)
             terminated = [local_ids[index] for index in ended]
-            if has_missed_none:  # then all ranks know of the others
+            if knows_all_ends:  # then all ranks know of the others
                 terminated = [request_id for request_id in terminated if request_id not in self._requests.terminated]
             local_message = StepMessage(
                 [] if shares_masks else np.diff(local_masks.row_indptr).tolist(),
                 local_masks.num_acceptable_drafts.tolist() if drafts else [],
                 terminated,
                 local_masks.errors,
-                NO_MASKS if step_masks is None else step_masks.message(local_masks),
+                NO_MASKS if mask_exchange is None else mask_exchange.message(local_masks),
             )
         except CollectiveError:
             raise
@@ -441,17 +451,17 @@ class ShardedManager:
             raise
         messages = [local_message]
         if self._communicator is not None:
-            payloads = self._all_gather("grammar_bitmask", local_message.pack(), step_masks)
+            payloads = self._all_gather("grammar_bitmask", local_message.pack(), mask_exchange)
             messages = list(map(StepMessage.unpack, payloads))
         for message in messages:
             self._requests.terminated.update(message.terminated)
         return layout, local_masks, messages
 
-    def _step_masks_for(self, num_rows: int) -> StepMasks:
+    def _mask_exchange_for(self, num_rows: int) -> MaskExchange:
         """Return how the ranks exchange so many rows. Collective if there was no step
         before, or none with so many rows."""
         assert self._communicator is not None
-        before = self._step_masks
+        before = self._mask_exchange
         if before is not None and num_rows <= before.max_rows:
             return before
 
@@ -463,10 +473,10 @@ class ShardedManager:
 
         max_rows = num_rows if before is None else max(num_rows, 2 * int(before.max_rows))
         config, vocab_size = self._manager.config, self._manager.vocabulary.size
-        self._step_masks = choose_step_masks(
+        self._mask_exchange = choose_mask_exchange(
             self.rank, self.world_size, config.num_mask_buffers, max_rows, vocab_size, all_gather_text
         )
-        return self._step_masks
+        return self._mask_exchange
 
     def _clear_failed(self, masks: MaskBatch) -> MaskBatch:
         """Let the rows of this rank's requests that cannot continue allow nothing."""
@@ -481,13 +491,13 @@ class ShardedManager:
         return replace(masks, errors={**errors, **masks.errors})
 
     def _all_gather(
-        self, operation: str, payload: torch.Tensor, step_masks: StepMasks | None = None
+        self, operation: str, payload: torch.Tensor, mask_exchange: MaskExchange | None = None
     ) -> list[torch.Tensor]:
         """Return the payloads of all ranks as uint8.
 
         Raises:
             CollectiveError: also if a rank, after it was interrupted, has not the
-                ``step_masks`` of the others.
+                ``mask_exchange`` of the others.
         """
         if self._communicator is None:
             return [payload.view(torch.uint8)]
@@ -500,7 +510,7 @@ class ShardedManager:
             operation,
             [payload] * self.world_size,
             expected_equal=expected_equal,
-            header_fields=(0 if step_masks is None else step_masks.number, 0),
+            header_fields=(0 if mask_exchange is None else mask_exchange.number, 0),
         )
         numbers = [message.header_fields[0] for message in messages]
         late = [rank for rank, number in enumerate(numbers) if number != max(numbers)]

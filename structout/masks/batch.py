@@ -26,8 +26,8 @@ class MaskRows:
         request_ids: the requests of the step.
         row_indptr: int32 ``[len(request_ids) + 1]``. Request i owns rows
             ``row_indptr[i] ... row_indptr[i + 1]``. It owns none if it is
-            unconstrained: it has terminated, or the manager does not know it. A
-            ``ShardedManager`` gives a terminated one free rows instead.
+            unconstrained: it has terminated, or the manager does not know it. In
+            ``ShardedManager.grammar_bitmask`` one that is known owns free rows instead.
         errors: the reason for each request that cannot continue. Its rows allow
             nothing.
         num_acceptable_drafts: int32 ``[len(request_ids)]``. How many of each request's

@@ -149,7 +149,7 @@ def break_a_step(rank: int, victim: int, fault: str) -> list[str]:
         with pytest.MonkeyPatch.context() as patch:
             if rank == victim and step == 1:
                 patch.setattr(
-                    *((sharded._step_masks, "gather") if "reads" in fault else (local, "_fill_for_ranks")), fail
+                    *((sharded._mask_exchange, "gather") if "reads" in fault else (local, "_fill_for_ranks")), fail
                 )
             try:
                 masks = sharded.grammar_bitmask(ids)
@@ -233,7 +233,7 @@ def grow(rank: int, failing_call: str, failing_rank: int) -> tuple[int, str]:
         assert np.array_equal(kept.numpy(), copy)  # also if its buffer is none of the ring's any more
         del first, kept
         gc.collect()
-        return len(list(Path("/proc/self/fd").iterdir())) - num_before, type(sharded._step_masks).__name__
+        return len(list(Path("/proc/self/fd").iterdir())) - num_before, type(sharded._mask_exchange).__name__
 
 
 def _fail_with_os_error(*_: object) -> None:

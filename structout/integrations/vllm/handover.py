@@ -36,8 +36,8 @@ def scheduler_manager(vllm_config: Any) -> GrammarManager:
     if not can_keep_states(vllm_config):
         _log.warning(
             "STRUCTOUT_VLLM_WORKER_STATES=1 has no effect with jump-forward drafts, with drafts under asynchronous "
-            "scheduling or model runner V2, with watermarks or an external launcher: the scheduler keeps the states of "
-            "grammars"
+            "scheduling or model runner V2, with watermarks, sampling masks or diffusion models there, or with an "
+            "external launcher: the scheduler keeps the states of grammars"
         )
         return GrammarManager(vllm_config)
     return AdmittingManager(vllm_config)
@@ -61,9 +61,10 @@ def _knows_drafts(vllm_config: Any) -> bool:
 
 def _draws_by_itself(vllm_config: Any) -> bool:
     """Whether the draw of model runner V2 is vLLM's own, which draws any token where
-    nothing is allowed."""
+    nothing is allowed, or several at once."""
+    model = vllm_config.model_config
     is_watermarked = getattr(vllm_config, "watermark_config", None) is not None
-    return vllm_config.use_v2_model_runner and (is_watermarked or vllm_config.model_config.return_sampling_mask)
+    return vllm_config.use_v2_model_runner and (is_watermarked or model.return_sampling_mask or model.is_diffusion)
 
 
 def is_handed_over(params: Any) -> bool:

@@ -60,6 +60,7 @@ def taking_masks(sample: _Function) -> _Function:
             assert masks is not None
             grammar_output = GrammarOutput(list(masks.request_ids), masks, masks.num_acceptable_drafts.tolist())
         output = sample(self, hidden_states, input_batch, grammar_output)
+        assert output[0].sampled_token_ids.shape[1] == 1  # other draws leave the states with the scheduler
         index_of = {request_id: index for index, request_id in enumerate(input_batch.req_ids)}
         states.end_step(output[0].sampled_token_ids, index_of)
         return output

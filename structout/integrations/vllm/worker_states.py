@@ -6,10 +6,12 @@ that they are for. Each rank that draws follows all requests, so nothing is exch
 """
 
 import itertools
+import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,11 +20,14 @@ from vllm.distributed import get_pp_group
 from vllm.v1.request import Request
 
 from structout import envs
+from structout.errors import GrammarError, GrammarErrorKind
 from structout.integrations.vllm.grammar_manager import GrammarManager, PendingGrammar, key_of
 from structout.integrations.vllm.handover import can_keep_states, is_handed_over, replay, request_of
 from structout.masks.batch import MaskBatch
 
-_ATTRIBUTE = "structout_states"  # of a model runner
+_log = logging.getLogger("vllm.structout")
+
+_STATES_ATTRIBUTE = "structout_states"  # of a model runner
 
 # The scheduler has compiled each constraint before. Ranks must not differ because one
 # of them was slower.
@@ -75,9 +80,10 @@ class _DrawnTokens:
     def is_here(self) -> bool:
         return self.copied is None or self.copied.query()
 
-    def wait(self) -> dict[_Followed, list[int]]:
-        """The tokens of each request. The last is negative where none could be
-        drawn."""
+    @cached_property
+    def tokens(self) -> dict[_Followed, list[int]]:
+        """The tokens of each request, once they are there. One is negative where none
+        could be drawn."""
         if self.copied is not None:
             self.copied.synchronize()
         token_ids = self.token_ids.tolist()
@@ -87,7 +93,7 @@ class _DrawnTokens:
         """How many tokens each request gets. Waits only where there were drafts."""
         if self.token_ids.shape[1] == 1:
             return dict.fromkeys(self.requests.values(), 1)
-        return {request: len(tokens) for request, tokens in self.wait().items()}
+        return {request: len(tokens) for request, tokens in self.tokens.items()}
 
 
 def keeping_states(initialize_kv_cache: Callable[..., None]) -> Callable[..., None]:
@@ -98,14 +104,14 @@ def keeping_states(initialize_kv_cache: Callable[..., None]) -> Callable[..., No
         initialize_kv_cache(self, *args, **kwargs)
         is_wanted = envs.vllm_worker_states() and can_keep_states(self.vllm_config) and get_pp_group().is_last_rank
         if is_wanted and states_of(self) is None:
-            setattr(self, _ATTRIBUTE, WorkerStates(self.vllm_config))
+            setattr(self, _STATES_ATTRIBUTE, WorkerStates(self.vllm_config))
 
     return _initialize_kv_cache
 
 
 def states_of(runner: Any) -> "WorkerStates | None":
     """What a model runner keeps; None if it keeps no states."""
-    return getattr(runner, _ATTRIBUTE, None)
+    return getattr(runner, _STATES_ATTRIBUTE, None)
 
 
 class WorkerStates:
@@ -154,7 +160,11 @@ class WorkerStates:
         if not self._rows and drawn is None and not starting:
             return
         scheduled = scheduler_output.scheduled_spec_decode_tokens
-        drafts = {f: scheduled[f.request.request_id] for f in self._rows if f.request.request_id in scheduled}
+        drafts = {
+            followed: scheduled[followed.request.request_id]
+            for followed in self._rows
+            if followed.request.request_id in scheduled
+        }
         if starting or not (drawn is None or drawn.is_here):
             self._masks = self._thread.submit(self._wait_and_advance, drawn, self._rows, drafts, starting)
         else:
@@ -183,9 +193,9 @@ class WorkerStates:
     def _add(self, new: Any) -> None:
         request = request_of(new.req_id, new.prompt_token_ids, new.sampling_params)
         # Model runner V2 gets a preempted request as a new one, with its tokens.
-        token_ids = list(new.prefill_token_ids or ())[len(new.prompt_token_ids or ()) :]
+        token_ids = list(new.prefill_token_ids or ())[new.prompt_len :]
         if token_ids:
-            replay(self._manager, request, token_ids)
+            self._replay(request, token_ids)
         else:
             pending = self._manager.start(request)
             request.structured_output_request.grammar = pending.grammar
@@ -210,8 +220,22 @@ class WorkerStates:
                 continue
             old = followed.request
             twin = request_of(request_id, old.prompt_token_ids, old.sampling_params)
-            replay(self._manager, twin, followed.token_ids[:num_tokens])
+            self._replay(twin, followed.token_ids[:num_tokens])
             self._follow(twin)
+
+    def _replay(self, request: Request, token_ids: list[int]) -> None:
+        """Compile the constraint of a request that has tokens, and accept them. If that
+        fails, the request can draw nothing."""
+        structout = self._manager.structout
+        assert structout is not None
+        if replay(self._manager, request, token_ids):
+            return
+        key = key_of(request)
+        if structout.error(key) is None:
+            structout.finish_request(key)
+            reason = f"the grammar does not allow the tokens {token_ids} again"
+            structout.add_failed_request(key, GrammarError(reason, kind=GrammarErrorKind.REPLAY))
+        _log.error("request %s cannot continue: %s", request.request_id, structout.error(key))
 
     def _wait_and_advance(
         self,
@@ -232,11 +256,15 @@ class WorkerStates:
         """Accept the tokens of the last step, and fill the masks of the next."""
         assert self._manager.structout is not None
         accepted = {}
-        for followed, tokens in {} if drawn is None else drawn.wait().items():
+        for followed, tokens in {} if drawn is None else drawn.tokens.items():
             followed.token_ids += tokens
-            if tokens[-1] >= 0:  # else the scheduler ends the request
+            if min(tokens) >= 0:  # else the scheduler ends the request
                 accepted[followed.key] = self._constrained(followed, tokens) if followed.is_reasoning else tokens
-        bounds = {f.key: self._manager.bounds(f.request, drafts.get(f, ())) for f in rows if f.is_reasoning}
+        bounds = {
+            followed.key: self._manager.bounds(followed.request, drafts.get(followed, ()))
+            for followed in rows
+            if followed.is_reasoning
+        }
         return self._manager.structout.step(
             {key: tokens for key, tokens in accepted.items() if tokens},
             [followed.key for followed in rows],

@@ -14,7 +14,7 @@ from vllm import SamplingParams
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.structured_output import StructuredOutputManager
 
-from structout.integrations.vllm import handover
+from structout.integrations.vllm import handover, worker_states
 from structout.integrations.vllm.grammar_manager import GrammarManager
 from support.vllm_engines import engine, finish_reasons, token_ids
 from support.vllm_requests import (
@@ -120,6 +120,19 @@ def test_tokens_that_vllm_drops_are_taken_back(running, plain):
         num_replayed += sum(after.get(request_id) is not request for request_id, request in before.items())
     assert num_replayed > 5
     assert token_ids([outputs[request_id] for request_id in ids]) == token_ids(expected)
+
+
+def test_tokens_that_a_grammar_does_not_take_again_end_their_request(running, messages, monkeypatch):
+    def refusing(manager, request, token_ids):
+        return handover.replay(manager, request, [*token_ids, 0])
+
+    monkeypatch.setattr(worker_states, "replay", refusing)
+    running.add(SamplingParams(seed=1, max_tokens=40, **structured(regex=LETTERS)))
+    running.step(8)
+    running.llm.llm_engine.reset_prefix_cache(reset_running_requests=True)
+    (output,) = running.run().values()
+    assert finish_reasons([output]) == [["error"]]
+    assert any("the grammar does not allow the tokens" in message for message in messages())
 
 
 @pytest.mark.parametrize("kept", [lambda number: False, lambda number: number % 2 == 0], ids=["none", "half"])

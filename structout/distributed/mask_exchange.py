@@ -5,7 +5,6 @@ all read them. Other ranks send their masks, and each writes those of all ranks 
 buffer of its own.
 """
 
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -24,8 +23,8 @@ from structout.masks.buffers import BufferRing, Lease, MaskBuffer
 Gathered = tuple[npt.NDArray[np.int32], Lease]
 
 
-class StepMasks(Protocol):
-    """One of the two ways.
+class MaskExchange(Protocol):
+    """How the ranks' masks of a step come together.
 
     Attributes:
         number: equal on all ranks that have exchanged the same masks, and never 0.
@@ -62,7 +61,6 @@ class SharedMasks:
     def __init__(self, segment: SharedMemorySegment, num_batches: int, max_rows: int, vocab_size: int):
         self.number = segment.nonce
         self.max_rows: float = max_rows
-        _pin(segment.memory)
         words = segment.memory[segment.PAGE :].view(np.int32)
         # A rank may be in call n while another, which is between its calls n - 1 and n,
         # still reads the batches of the num_batches calls before n. So there is one
@@ -141,14 +139,14 @@ class MaskMessages:
         return buffer.array[:num_rows], buffer.lease
 
 
-def choose_step_masks(
+def choose_mask_exchange(
     rank: int,
     world_size: int,
     num_batches: int,
     max_rows: int,
     vocab_size: int,
     all_gather_text: Callable[[str], list[str]],
-) -> StepMasks:
+) -> MaskExchange:
     """Choose shared buffers where all ranks can map them, else messages. Collective.
 
     Args:
@@ -164,13 +162,3 @@ def choose_step_masks(
     if segments is None:
         return MaskMessages(world_size, num_batches, vocab_size)
     return SharedMasks(segments[0], num_batches, max_rows, vocab_size)
-
-
-def _pin(memory: npt.NDArray[np.uint8]) -> None:
-    """Let copies to CUDA devices be asynchronous, where there are any. Memory that
-    cannot be pinned is copied all the same."""
-    if not torch.cuda.is_available():
-        return
-    cudart, address = torch.cuda.cudart(), memory.ctypes.data
-    if int(cudart.cudaHostRegister(address, memory.nbytes, 0)) == 0:
-        weakref.finalize(memory, cudart.cudaHostUnregister, address).atexit = False
