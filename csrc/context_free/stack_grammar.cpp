@@ -4,6 +4,8 @@
 #include <set>
 #include <utility>
 
+#include "base/room.h"
+
 namespace structout::context_free {
 
 using engine::StackAction;
@@ -53,13 +55,17 @@ uint32_t StackGrammar::number_of(const State& state) {
 }
 
 std::optional<uint32_t> StackGrammar::number_of_place(const KnownPlace& place) {
+  if (place.number) return number_of({State::kPlace, 0, *place.number});
   if (!place.key) return std::nullopt;
-  auto known = places_by_key_.find(*place.key);
-  if (known == places_by_key_.end()) {
-    places_.push_back(place);
-    known = places_by_key_.emplace(*place.key, uint32_t(places_.size() - 1)).first;
+  auto found = places_by_key_.find(*place.key);
+  if (found == places_by_key_.end()) {
+    if (place_bytes_ > kMaxPlaceBytes) return std::nullopt;
+    auto number = uint32_t(places_.size());
+    places_.push_back({place.place, number, std::nullopt, place.may_end, place.reads_tokens, place.is_live});
+    found = places_by_key_.emplace(*place.key, number).first;
+    place_bytes_ += sizeof(KnownPlace) + sizeof(std::string) + place.key->size();
   }
-  return number_of({State::kPlace, 0, known->second});
+  return number_of({State::kPlace, 0, found->second});
 }
 
 StackGrammar::KnownPlace StackGrammar::known(Place place) {
@@ -80,8 +86,8 @@ StackGrammar::KnownPlace StackGrammar::known(Place place) {
 template <typename Read>
 std::optional<StackGrammar::KnownPlace> StackGrammar::known_after(Read read) {
   try {
+    GrammarStates::Lock lock(*grammar_);  // not for longer: texts of the engine may wait for it
     grammar_->check_room();
-    grammar_->budget().restart(GrammarStates::kMaxStepsOfCall);
     return known(read());
   } catch (const engine::LimitError&) {
     return std::nullopt;
@@ -132,19 +138,12 @@ bool StackGrammar::reads_tokens(uint32_t number) {
 StackAction StackGrammar::action_to(const std::optional<KnownPlace>& next) {
   if (!next) return {StackAction::kAsk};
   if (next->place.is_dead()) return {};
-  if (std::optional<uint32_t> language = language_around(next->place)) {
-    if (!next->is_live) return {};  // nothing after the embedded text can be finished
-    const EmbeddedRun& run = *next->place.only_run();
-    StackPlace inside;
-    bool has_place = languages_[*language]->find_place(*run.position, inside);
-    if (!has_place || inside.frames.size() != 1) return {StackAction::kAsk};
-    StackAction push{StackAction::kPush};
-    push.state = number_inside(*language, inside.frames[0].state);
-    push.below = number_of({State::kWaiting, *language, run.below});
-    return push;
-  }
-  std::optional<uint32_t> state = number_of_place(*next);
-  return state ? StackAction{StackAction::kReplace, *state} : StackAction{StackAction::kAsk};
+  // If the place is inside of a value, nothing after it can be finished.
+  if (!next->is_live && language_around(next->place)) return {};
+  StackPlace place;
+  if (!find_place(*next, place) || place.frames.size() > 2) return {StackAction::kAsk};
+  if (place.frames.size() == 1) return {StackAction::kReplace, place.frames[0].state};
+  return {StackAction::kPush, place.frames[1].state, place.frames[0].state};
 }
 
 void StackGrammar::list_actions(uint32_t number, StackAction* actions) {
@@ -161,28 +160,25 @@ void StackGrammar::list_actions(uint32_t number, StackAction* actions) {
     return;
   }
   const Place place = places_[state.number].place;
-  std::vector<std::optional<KnownPlace>> next;
-  {
-    GrammarStates::Lock lock(*grammar_);
-    for (int byte = 0; byte < 256; ++byte) {
-      next.push_back(known_after([&] { return grammar_->reader_.after(place, uint8_t(byte), grammar_->budget()); }));
-    }
+  for (int byte = 0; byte < 256; ++byte) {
+    actions[byte] =
+        action_to(known_after([&] { return grammar_->reader_.after(place, uint8_t(byte), grammar_->budget()); }));
   }
-  std::transform(next.begin(), next.end(), actions, [this](const auto& each) { return action_to(each); });
 }
 
 std::vector<std::pair<uint32_t, int64_t>> StackGrammar::list_tokens(uint32_t number) {
   std::lock_guard<std::mutex> guard(mutex_);
   const Place place = places_[states_[number].number].place;
-  std::vector<std::pair<uint32_t, std::optional<KnownPlace>>> next;
+  std::set<uint32_t> tokens;
   {
     GrammarStates::Lock lock(*grammar_);
-    for (uint32_t token : grammar_->reader_.read_tokens(place, grammar_->budget())) {
-      next.push_back({token, known_after([&] { return grammar_->held_after_token(place, token, false); })});
-    }
+    tokens = grammar_->reader_.read_tokens(place, grammar_->budget());
   }
   std::vector<std::pair<uint32_t, int64_t>> list;
-  for (const auto& [token, each] : next) list.push_back({token, state_of(action_to(each))});
+  for (uint32_t token : tokens) {
+    StackAction action = action_to(known_after([&] { return grammar_->held_after_token(place, token, false); }));
+    list.push_back({token, state_of(action)});
+  }
   return list;
 }
 
@@ -196,12 +192,8 @@ int64_t StackGrammar::resume(uint32_t waiting, uint32_t verdicts) {
   }
   int64_t end = language.resume(kBottom, verdicts);
   if (end < 0) return end;
-  std::optional<KnownPlace> after;
-  {
-    GrammarStates::Lock lock(*grammar_);
-    after = known_after([&] { return Place{grammar_->reader_.after_embedded(state.number, grammar_->budget())}; });
-  }
-  return state_of(action_to(after));
+  return state_of(action_to(
+      known_after([&] { return Place{grammar_->reader_.after_embedded(state.number, grammar_->budget())}; })));
 }
 
 // -- masks --------------------------------------------------------------------------
@@ -234,7 +226,7 @@ StackMask StackGrammar::fill_inside(const StackPlace& place, uint32_t* row) {
   // A token may lead out of the value.
   const bool looks_at_grammar = !mask.is_asked && mask.num_frames > inside.frames.size();
   if (looks_at_grammar) {
-    mask.is_asked = language.has_begun(inside);
+    mask.is_asked = language.has_remembered_text(inside);
     if (!mask.is_asked) fill_across(waiting, inside, row);
     // By now it is known how far tokens look on their way out, which may depend on names.
     mask.num_frames = language.fill(inside, scratch_.data()).num_frames;
@@ -290,16 +282,24 @@ class StackGrammar::GrammarText final : public engine::StackLanguage::Text {
   std::unique_ptr<Text> copy() const override { return std::make_unique<GrammarText>(*this); }
 
   bool read(uint32_t token) override {
-    tokens_.push_back(token);
+    engine::make_room(tokens_);
+    std::shared_ptr<GrammarStates> states = states_;
+    TextPlace next;
     try {
-      place_ = states_->after_token(place_, token, false);
+      next = states->after_token(place_, token, false);
     } catch (const engine::RoomError&) {
       if (states_ != language_->grammar_) throw;
-      states_ = language_->index_->own_states();
-      place_ = states_->start();
-      for (uint32_t each : tokens_) place_ = states_->after_token(place_, each, false);
+      states = language_->index_->own_states();
+      next = states->start();
+      for (size_t i = 0; i <= tokens_.size() && !next.is_dead(); ++i) {
+        next = states->after_token(next, i < tokens_.size() ? tokens_[i] : token, false);
+      }
     }
-    return !place_.is_dead();
+    if (next.is_dead()) return false;
+    states_ = std::move(states);
+    place_ = std::move(next);
+    tokens_.push_back(token);
+    return true;
   }
 
   bool is_complete() override { return states_->may_end(place_); }

@@ -58,22 +58,28 @@ class StackGrammar final : public engine::StackLanguage, public std::enable_shar
   // A place where a text may stand, and what it does there.
   struct KnownPlace {
     Place place;
-    std::optional<std::string> key{};  // none if it remembers texts
+    std::optional<uint32_t> number{};  // in places_, if it is there
+    std::optional<std::string> key{};  // if it is not, and remembers no texts
     bool may_end = false, reads_tokens = false, is_live = false;
   };
 
-  // These are called while the states of the grammar are held. Nothing where that takes
-  // more than the limits.
+  static constexpr size_t kMaxPlaceBytes = 64 << 20;
+
+  KnownPlace known(Place place);  // while the states of the grammar are held
+
+  // What follows is called while they are not.
+  // The place that read() returns while they are. Nothing if it takes more than the limits:
+  // the engine is asked there for good.
   template <typename Read>
   std::optional<KnownPlace> known_after(Read read);
-  KnownPlace known(Place place);
 
   uint32_t number_of(const State& state);
+  // Nothing if the place remembers texts, or there is no room for it.
   std::optional<uint32_t> number_of_place(const KnownPlace& place);
   uint32_t number_inside(uint32_t language, uint32_t state) { return number_of({State::kInside, language, state}); }
 
-  // These are called while they are not.
-  // The embedded language in which a place is and nowhere else, if its texts tell where they end.
+  // The embedded language in which a place is and nowhere else, if its texts tell where
+  // they end.
   std::optional<uint32_t> language_around(const Place& place);
   engine::StackAction action_to(const std::optional<KnownPlace>& next);
   bool find_place(const KnownPlace& known, engine::StackPlace& place);
@@ -90,6 +96,7 @@ class StackGrammar final : public engine::StackLanguage, public std::enable_shar
   std::map<State, uint32_t> numbers_;
   std::vector<KnownPlace> places_;
   std::unordered_map<std::string, uint32_t> places_by_key_;
+  size_t place_bytes_ = 0;
   std::vector<uint32_t> scratch_;
 };
 

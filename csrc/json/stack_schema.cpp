@@ -234,7 +234,7 @@ bool StackSchema::is_in_item(const StackPlace& place) const {
   });
 }
 
-bool StackSchema::has_begun(const StackPlace& place) {
+bool StackSchema::has_remembered_text(const StackPlace& place) {
   SchemaStates::Lock lock(*states_);
   return is_in_item(place) || states_->machine_->memory(place.frames.back().state) == MemoryKind::kInsideKey;
 }

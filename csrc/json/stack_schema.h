@@ -34,7 +34,7 @@ class StackSchema final : public engine::EmbeddedStackLanguage {
   bool is_delimited(const engine::EmbeddedPosition& position) override;
   bool find_place(const engine::EmbeddedPosition& position, engine::StackPlace& place) override;
   engine::PositionPtr position(const engine::StackPlace& place) override;
-  bool has_begun(const engine::StackPlace& place) override;
+  bool has_remembered_text(const engine::StackPlace& place) override;
 
  private:
   class SchemaText;

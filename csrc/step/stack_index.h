@@ -44,7 +44,12 @@ class StackIndex final : public StackLanguage {
    public:
     explicit IndexText(std::shared_ptr<const TokenIndex> index) : index_(std::move(index)) {}
     std::unique_ptr<Text> copy() const override { return std::make_unique<IndexText>(*this); }
-    bool read(uint32_t token) override { return (state_ = index_->next(state_, token)) != kDead; }
+    bool read(uint32_t token) override {
+      uint32_t next = index_->next(state_, token);
+      if (next == kDead) return false;
+      state_ = next;
+      return true;
+    }
     bool is_complete() override { return index_->accepts(state_); }
     void fill(uint32_t* row) override { index_->fill(state_, row); }
     bool find_place(StackPlace& place) override {

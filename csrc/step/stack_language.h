@@ -99,7 +99,7 @@ class StackLanguage {
    public:
     virtual ~Text() = default;
     virtual std::unique_ptr<Text> copy() const = 0;
-    // False if the token is not allowed; the text is of no use any more then.
+    // False if the token is not allowed; the text stays where it was then.
     virtual bool read(uint32_t token) = 0;
     virtual bool is_complete() = 0;
     virtual void fill(uint32_t* row) = 0;
@@ -121,7 +121,7 @@ class EmbeddedStackLanguage : public StackLanguage {
 
   // Whether a key or an item has begun whose text is remembered. The position of such a
   // place lacks that text.
-  virtual bool has_begun(const StackPlace& place) = 0;
+  virtual bool has_remembered_text(const StackPlace& place) = 0;
 };
 
 }  // namespace structout::engine

@@ -350,6 +350,7 @@ bool StackTableBuilder::complete(const int32_t* row, int64_t max_depth, int64_t 
 
 void StackTableBuilder::write_place(uint32_t language, StackLanguage::Text& text, int32_t* row, int64_t max_depth) {
   StackPlace place;
+  std::fill(row, row + kFramesColumn + max_depth * kFrameColumns, 0);
   row[kTopColumn] = kAskedStack;
   if (!text.find_place(place)) return;
   int32_t bottom = languages_.at(language).bottom;
@@ -358,7 +359,6 @@ void StackTableBuilder::write_place(uint32_t language, StackLanguage::Text& text
       bottom >= 0 && place.frames.size() == 1 && languages_[language].language->is_below_bottom(place.frames[0].state);
   int64_t num_below = int64_t(place.frames.size()) - 1, num_bottoms = bottom >= 0 && !is_end;
   if (num_below + num_bottoms > max_depth) return;
-  std::fill(row + kDepthColumn, row + kFramesColumn + max_depth * kFrameColumns, 0);
   StackRow to = row_of(row);
   auto names_of = [](uint64_t names) { return StackNames{{uint32_t(names), uint32_t(names >> 32)}}; };
   if (num_bottoms > 0) to.frame(0).set(bottom, {});

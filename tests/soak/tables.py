@@ -61,8 +61,14 @@ class Text:
         if is_accepted:
             self.tokens.append(token)
             return None if self.grammar.is_terminated() == (top == FINISHED_STACK) else "one of them has ended"
+        num_more = token % 3  # what comes after a refused token changes nothing
+        for more in range(num_more):
+            self._read(more)
+        is_dead = int(self.stacks.stacks[self.row, 0]) == DEAD_STACK
+        self.stacks.rollback(self.row, num_more)
+        is_dead &= int(self.stacks.stacks[self.row, 0]) == DEAD_STACK
         self.stacks.rollback(self.row, 1)
-        return None
+        return None if is_dead else f"a text that has refused token {token} goes on"
 
     def rollback(self, count: int) -> None:
         self.stacks.rollback(self.row, count)

@@ -21,7 +21,7 @@ from structout.grammar.native.extension import core
 from structout.grammar.native.grammars import ContextFreeGrammar
 from structout.grammar.native.token_index import vocabulary_trie
 from structout.masks.bitmask import allocate_token_bitmask
-from structout.ops.stack_tables import ASKED_STACK
+from structout.ops.stack_tables import ASKED_STACK, DEAD_STACK
 from support.device_walks import DeviceWalk
 from support.random_tags import random_tag_of_schemas
 from support.recursive_grammars import random_lexed_grammar, random_scannerless_grammar
@@ -142,6 +142,51 @@ def test_texts_are_the_engines_own_where_more_than_their_places_matters():
         is_asked.append(bool(walk.stacks.stacks[0, 0] == ASKED_STACK))
     assert is_asked == [False, True, True, False, False, False]
     walk.masks()
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "refused"),
+    [(Kind.GRAMMAR, GRAMMARS["brackets"], b"]"), (Kind.JSON, CLOSED, b"x"), (Kind.REGEX, "a+b", b"b")],
+    ids=["grammar", "schema", "automaton"],
+)
+def test_tokens_after_a_refused_one_or_after_the_end_change_nothing(kind, spec, refused):
+    grammar = BACKEND.compile_grammar(kind, spec)
+    stacks = DeviceStacks(VOCABULARY, "cpu", 3)
+    for row in range(2):
+        stacks.start(row, grammar.stack_tables())
+    for token in (refused[0], END, 0, refused[0]):
+        stacks.advance(torch.tensor([token, END, 0]))
+    for row, top in ((0, DEAD_STACK), (1, DEAD_STACK)):
+        stacks.rollback(row, 1)
+        assert stacks.stacks[row, 0] == top
+        stacks.fork(row, 2)
+        stacks.rollback(2, 2)
+        assert stacks.stacks[2, 0] == top
+        stacks.rollback(2, 1)
+        assert stacks.stacks[2, 0] >= 0
+    first = stacks.rows()[2]
+    mask = allocate_token_bitmask(1, VOCABULARY.size, pin_memory=False)
+    grammar.fill_bitmask(mask, 0)
+    assert torch.equal(stacks.masks[first], mask[0])
+
+
+def test_a_long_text_with_a_place_for_each_depth_leaves_the_tables():
+    """A value that may be other text as well is a place of its own with all its
+    frames."""
+    vocabulary = Vocabulary((*(bytes([byte]) for byte in range(256)), b"[" * 200, b""), (257,))
+    grammar = FsmBackend(vocabulary).compile_grammar(Kind.GRAMMAR, "start: v | /[^a]*/\nv: %json {}")
+    stacks = DeviceStacks(vocabulary, "cpu", 1)
+    stacks.start(0, grammar.stack_tables())
+    tops = []
+    for _ in range(60):
+        stacks.advance(torch.tensor([256]))
+        assert grammar.accept_tokens("", [256])
+        tops.append(int(stacks.stacks[0, 0]))
+    assert tops[0] >= 0
+    assert tops[-1] == ASKED_STACK
+    mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
+    grammar.fill_bitmask(mask, 0)
+    assert torch.equal(stacks.masks[stacks.rows()[0]], mask[0])
 
 
 def test_a_text_that_fills_the_states_of_the_tables_fails_alone():
