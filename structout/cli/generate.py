@@ -121,7 +121,7 @@ def _compile(manager: StructuredOutputManager, params: StructuredOutputsParams, 
         if needs_tables and manager.stack_tables("constraint") is None:
             engine = manager.backend_name("constraint")
             raise UserError(
-                "--device-fsm follows JSON schemas, regular expressions, choices and grammars without recursion; "
+                "--device-fsm follows what structout's own engine serves, but no grammar with max_tokens; "
                 f"this constraint is served by {engine}"
             )
     finally:

@@ -116,7 +116,7 @@ def test_draft_chains_of_a_step_have_the_masks_of_each_alone(backend, start, see
     expected = [expected_rows(grammar, tokens) for grammar, tokens in zip(grammars, drafts, strict=True)]
     step = native_steps.step_of(grammars, drafts)
     if not isinstance(backend, FsmBackend):
-        assert [grammar for _, grammar in step.foreign] == grammars
+        assert [grammar for _, grammar in step.foreign] == [each for each in grammars if not each.is_terminated()]
         return
     rows = native_steps.run(step, V)
     is_over = [grammar.is_terminated() for grammar in grammars]

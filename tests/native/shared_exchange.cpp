@@ -85,7 +85,8 @@ class Messages {
       sent_[rank] = payload(seed, exchange.rank(), rank, is_broadcast_);
       const std::vector<uint8_t>& bytes = is_broadcast_ ? sent_[0] : sent_[rank];
       outgoing_[rank].payload = bytes.data();
-      outgoing_[rank].header = {int64_t(seed), 0, int64_t(bytes.size()), int64_t(exchange.rank()), int64_t(rank)};
+      outgoing_[rank].header = {int64_t(seed), 0, 0, int64_t(exchange.rank()), int64_t(rank)};
+      outgoing_[rank].header[kPayloadSize] = int64_t(bytes.size());
       taken_[rank].resize(payload(seed, rank, exchange.rank(), is_broadcast_).size() + (random() % 4 == 0));
       if (random() % 2 == 0) rooms_[rank] = {taken_[rank].data(), taken_[rank].size()};
     }
