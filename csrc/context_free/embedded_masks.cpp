@@ -35,20 +35,12 @@ std::vector<EmbeddedView> EmbeddedMasks::views(const Place& place, engine::Budge
 }
 
 std::string EmbeddedMasks::key_of(const Place& place, const std::vector<EmbeddedView>& views) const {
-  std::string key;
-  auto append = [&key](auto value) { key.append(reinterpret_cast<const char*>(&value), sizeof value); };
-  auto append_place = [&](const LexerPlace& each) {
-    append(each.node);
-    append(each.lexer_state);
-  };
-  append_place(place);
-  append(uint32_t(place.others->lexer_places.size()));
-  for (const LexerPlace& each : place.others->lexer_places) append_place(each);
+  std::string key = lexer_key(place);
   for (size_t i = 0; i < views.size(); ++i) {
-    append(place.others->runs[i].states->number());
-    append(views[i].entry);
-    append(views[i].counting_exits);
-    append(place.others->runs[i].below);
+    append_to_key(key, place.others->runs[i].states->number());
+    append_to_key(key, views[i].entry);
+    append_to_key(key, views[i].counting_exits);
+    append_to_key(key, place.others->runs[i].below);
   }
   return key;
 }

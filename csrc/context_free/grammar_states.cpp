@@ -39,22 +39,14 @@ uint32_t GrammarStates::number_of(const LexerPlace& place) {
 }
 
 std::optional<std::string> GrammarStates::key_of(const Place& place) {
-  std::string key;
-  auto append = [&key](uint32_t number) { key.append(reinterpret_cast<const char*>(&number), sizeof number); };
-  auto append_place = [&](const LexerPlace& each) {
-    append(each.node);
-    append(each.lexer_state);
-  };
-  append_place(place);
+  std::string key = lexer_key(place);
   if (place.others == nullptr) return key;
-  append(uint32_t(place.others->lexer_places.size()));
-  for (const LexerPlace& each : place.others->lexer_places) append_place(each);
   for (const EmbeddedRun& run : place.others->runs) {
     std::optional<std::string> inside = embedded_.held(run.states).key(*run.position);
     if (!inside) return std::nullopt;
-    append(run.states->number());
-    append(run.below);
-    append(uint32_t(inside->size()));
+    append_to_key(key, run.states->number());
+    append_to_key(key, run.below);
+    append_to_key(key, uint32_t(inside->size()));
     key += *inside;
   }
   return key;

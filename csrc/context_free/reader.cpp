@@ -6,6 +6,19 @@
 
 namespace structout::context_free {
 
+std::string lexer_key(const Place& place) {
+  std::string key;
+  auto append_place = [&key](const LexerPlace& each) {
+    append_to_key(key, each.node);
+    append_to_key(key, each.lexer_state);
+  };
+  append_place(place);
+  if (place.others == nullptr) return key;
+  append_to_key(key, uint32_t(place.others->lexer_places.size()));
+  for (const LexerPlace& each : place.others->lexer_places) append_place(each);
+  return key;
+}
+
 // Collects the ways in which a text goes on.
 class Reader::PlaceBuilder {
  public:

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "context_free/embedded_use.h"
@@ -59,6 +60,15 @@ struct Place : LexerPlace {
     return is_only ? others->runs.data() : nullptr;
   }
 };
+
+// Keys are the bytes of numbers.
+template <typename Number>
+void append_to_key(std::string& key, Number number) {
+  key.append(reinterpret_cast<const char*>(&number), sizeof number);
+}
+
+// Different for places whose places in lexemes differ.
+std::string lexer_key(const Place& place);
 
 // Places are named by numbers of this reader's stacks and of a lexer that readers share.
 class Reader {

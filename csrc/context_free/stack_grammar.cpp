@@ -38,7 +38,7 @@ bool StackGrammar::may_have_tables(const Network& network, const std::vector<uin
 }
 
 StackGrammar::StackGrammar(std::shared_ptr<GrammarIndex> index)
-    : index_(std::move(index)), grammar_(index_->own_states()), scratch_(vocabulary().row_words()) {
+    : index_(std::move(index)), grammar_(index_->own_states()) {
   for (uint32_t i = 0; i < index_->parts().network->embedded().size(); ++i) {
     embedded_.push_back(grammar_->embedded_.current(i));
     languages_.push_back(embedded_[i]->stack_language());
@@ -68,7 +68,7 @@ std::optional<uint32_t> StackGrammar::number_of_place(const KnownPlace& place) {
   return number_of({State::kPlace, 0, found->second});
 }
 
-StackGrammar::KnownPlace StackGrammar::known(Place place) {
+StackGrammar::KnownPlace StackGrammar::described(Place place) {
   KnownPlace result{std::move(place)};
   if (result.place.is_dead()) return result;
   result.key = grammar_->key_of(result.place);
@@ -84,11 +84,11 @@ StackGrammar::KnownPlace StackGrammar::known(Place place) {
 }
 
 template <typename Read>
-std::optional<StackGrammar::KnownPlace> StackGrammar::known_after(Read read) {
+std::optional<StackGrammar::KnownPlace> StackGrammar::described_after(Read read) {
   try {
     GrammarStates::Lock lock(*grammar_);  // not for longer: texts of the engine may wait for it
     grammar_->check_room();
-    return known(read());
+    return described(read());
   } catch (const engine::LimitError&) {
     return std::nullopt;
   }
@@ -106,7 +106,7 @@ std::optional<uint32_t> StackGrammar::language_around(const Place& place) {
 uint32_t StackGrammar::start() {
   std::lock_guard<std::mutex> guard(mutex_);
   GrammarStates::Lock lock(*grammar_);
-  return *number_of_place(known(grammar_->reader_.start(grammar_->budget())));
+  return *number_of_place(described(grammar_->reader_.start(grammar_->budget())));
 }
 
 // -- what states do -----------------------------------------------------------------
@@ -162,7 +162,7 @@ void StackGrammar::list_actions(uint32_t number, StackAction* actions) {
   const Place place = places_[state.number].place;
   for (int byte = 0; byte < 256; ++byte) {
     actions[byte] =
-        action_to(known_after([&] { return grammar_->reader_.after(place, uint8_t(byte), grammar_->budget()); }));
+        action_to(described_after([&] { return grammar_->reader_.after(place, uint8_t(byte), grammar_->budget()); }));
   }
 }
 
@@ -176,7 +176,7 @@ std::vector<std::pair<uint32_t, int64_t>> StackGrammar::list_tokens(uint32_t num
   }
   std::vector<std::pair<uint32_t, int64_t>> list;
   for (uint32_t token : tokens) {
-    StackAction action = action_to(known_after([&] { return grammar_->held_after_token(place, token, false); }));
+    StackAction action = action_to(described_after([&] { return grammar_->held_after_token(place, token, false); }));
     list.push_back({token, state_of(action)});
   }
   return list;
@@ -193,7 +193,7 @@ int64_t StackGrammar::resume(uint32_t waiting, uint32_t verdicts) {
   int64_t end = language.resume(kBottom, verdicts);
   if (end < 0) return end;
   return state_of(action_to(
-      known_after([&] { return Place{grammar_->reader_.after_embedded(state.number, grammar_->budget())}; })));
+      described_after([&] { return Place{grammar_->reader_.after_embedded(state.number, grammar_->budget())}; })));
 }
 
 // -- masks --------------------------------------------------------------------------
@@ -206,7 +206,7 @@ StackMask StackGrammar::fill(const StackPlace& place, uint32_t* row) {
   {
     GrammarStates::Lock lock(*grammar_);
     text = grammar_->finishable(places_[states_[place.frames[0].state].number].place);
-    state = number_of_place(known(grammar_->place_of(text)));
+    state = number_of_place(described(grammar_->place_of(text)));
   }
   engine::MaskRow to(row, vocabulary().row_words());
   grammar_->fill(text, to);
@@ -223,21 +223,22 @@ StackMask StackGrammar::fill_inside(const StackPlace& place, uint32_t* row) {
     inside.frames.push_back({states_[place.frames[i].state].number, place.frames[i].names});
   }
   StackMask mask = language.fill(inside, row);
+  const uint32_t state = mask.state;
+  mask.state = number_inside(waiting.language, state);
   // A token may lead out of the value.
-  const bool looks_at_grammar = !mask.is_asked && mask.num_frames > inside.frames.size();
-  if (looks_at_grammar) {
-    mask.is_asked = language.has_remembered_text(inside);
-    if (!mask.is_asked) fill_across(waiting, inside, row);
-    // By now it is known how far tokens look on their way out, which may depend on names.
-    mask.num_frames = language.fill(inside, scratch_.data()).num_frames;
-    mask.conditions.clear();
-    mask.frames_with_names.clear();
-    for (uint32_t i = 0; i < inside.frames.size(); ++i) {
-      bool keeps_names = language.keeps_names(inside.frames[inside.frames.size() - 1 - i].state);
-      if (keeps_names) mask.frames_with_names.push_back(i);
-    }
+  const bool looks_at_grammar = mask.num_frames > inside.frames.size();
+  if (mask.is_asked || !looks_at_grammar) return mask;
+  mask.is_asked = language.has_remembered_text(inside);
+  if (mask.is_asked) return mask;
+  fill_across(waiting, inside, row);
+  // By now it is known how far tokens look on their way out, which may depend on names.
+  mask.num_frames = language.num_mask_frames(state);
+  mask.conditions.clear();
+  mask.frames_with_names.clear();
+  for (uint32_t i = 0; i < inside.frames.size(); ++i) {
+    bool keeps_names = language.keeps_names(inside.frames[inside.frames.size() - 1 - i].state);
+    if (keeps_names) mask.frames_with_names.push_back(i);
   }
-  mask.state = number_inside(waiting.language, mask.state);
   return mask;
 }
 
@@ -315,7 +316,7 @@ class StackGrammar::GrammarText final : public engine::StackLanguage::Text {
     std::optional<KnownPlace> known;
     {
       GrammarStates::Lock lock(*states_);
-      known = language_->known(states_->place_of(place_));
+      known = language_->described(states_->place_of(place_));
     }
     return language_->find_place(*known, place);
   }

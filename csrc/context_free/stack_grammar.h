@@ -65,13 +65,13 @@ class StackGrammar final : public engine::StackLanguage, public std::enable_shar
 
   static constexpr size_t kMaxPlaceBytes = 64 << 20;
 
-  KnownPlace known(Place place);  // while the states of the grammar are held
+  KnownPlace described(Place place);  // while the states of the grammar are held
 
   // What follows is called while they are not.
   // The place that read() returns while they are. Nothing if it takes more than the limits:
   // the engine is asked there for good.
   template <typename Read>
-  std::optional<KnownPlace> known_after(Read read);
+  std::optional<KnownPlace> described_after(Read read);
 
   uint32_t number_of(const State& state);
   // Nothing if the place remembers texts, or there is no room for it.
@@ -97,7 +97,6 @@ class StackGrammar final : public engine::StackLanguage, public std::enable_shar
   std::vector<KnownPlace> places_;
   std::unordered_map<std::string, uint32_t> places_by_key_;
   size_t place_bytes_ = 0;
-  std::vector<uint32_t> scratch_;
 };
 
 }  // namespace structout::context_free

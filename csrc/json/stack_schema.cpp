@@ -144,7 +144,7 @@ StackMask StackSchema::fill(const StackPlace& place, uint32_t* row) {
   StackMask mask;
   mask.state = states_->mask_state(position);
   const SchemaStates::Entry& entry = states_->entry_of(position, mask.state);
-  mask.num_frames = mask.state < states_->num_frames_.size() ? states_->num_frames_[mask.state] : 1;
+  mask.num_frames = held_num_frames(mask.state);
   // Where tokens are read to tell whether they are allowed, the text of a key or an item
   // that has begun matters, or the names.
   bool is_in_key = machine.memory(position.state()) == MemoryKind::kInsideKey;
@@ -232,6 +232,15 @@ bool StackSchema::is_in_item(const StackPlace& place) const {
   return std::any_of(place.frames.begin(), place.frames.end(), [this](const StackPlace::Frame& frame) {
     return states_->machine_->memory(frame.state) == MemoryKind::kInsideItem;
   });
+}
+
+uint32_t StackSchema::held_num_frames(State mask_state) const {
+  return mask_state < states_->num_frames_.size() ? states_->num_frames_[mask_state] : 1;
+}
+
+uint32_t StackSchema::num_mask_frames(uint32_t mask_state) {
+  SchemaStates::Lock lock(*states_);
+  return held_num_frames(mask_state);
 }
 
 bool StackSchema::has_remembered_text(const StackPlace& place) {

@@ -34,12 +34,15 @@ class StackSchema final : public engine::EmbeddedStackLanguage {
   bool is_delimited(const engine::EmbeddedPosition& position) override;
   bool find_place(const engine::EmbeddedPosition& position, engine::StackPlace& place) override;
   engine::PositionPtr position(const engine::StackPlace& place) override;
+  uint32_t num_mask_frames(uint32_t mask_state) override;
   bool has_remembered_text(const engine::StackPlace& place) override;
 
  private:
   class SchemaText;
   engine::StackAction action(State state, uint8_t byte);
+  // While the states are held.
   bool is_in_item(const engine::StackPlace& place) const;  // that is remembered
+  uint32_t held_num_frames(State mask_state) const;
   static std::optional<engine::StackGuard> packed(Machine& machine, const Guard& guard);
 
   std::shared_ptr<SchemaStates> states_;

@@ -119,6 +119,9 @@ class EmbeddedStackLanguage : public StackLanguage {
   virtual bool find_place(const EmbeddedPosition& position, StackPlace& place) = 0;
   virtual PositionPtr position(const StackPlace& place) = 0;
 
+  // How many frames masks of a state look at, as far as that is known: see StackMask.
+  virtual uint32_t num_mask_frames(uint32_t mask_state) = 0;
+
   // Whether a key or an item has begun whose text is remembered. The position of such a
   // place lacks that text.
   virtual bool has_remembered_text(const StackPlace& place) = 0;

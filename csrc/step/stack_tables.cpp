@@ -223,7 +223,7 @@ int32_t StackTableBuilder::resume(int32_t waiting, uint32_t verdicts) {
   int64_t next = languages_[origin.language].language->resume(origin.state, verdicts);
   int32_t to = next < 0 ? int32_t(next) : number_of(origin.language, uint32_t(next));
   std::vector<int32_t> list;
-  for (auto [verdict, next] : pairs_of(waiting)) list.insert(list.end(), {verdict, next});
+  for (auto [known_verdicts, after] : pairs_of(waiting)) list.insert(list.end(), {known_verdicts, after});
   if (list.size() == 2 * size_t(kMaxPairs)) return kResumeAsked;
   list.insert(list.end(), {int32_t(verdicts), to, -1});
   field(waiting, kPairsField) = shared_cells(list);

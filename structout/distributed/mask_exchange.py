@@ -145,7 +145,7 @@ def choose_mask_exchange(
     num_batches: int,
     max_rows: int,
     vocab_size: int,
-    all_gather_text: Callable[[str], list[str]],
+    all_gather: Callable[[torch.Tensor], list[torch.Tensor]],
 ) -> MaskExchange:
     """Choose shared buffers where all ranks can map them, else messages. Collective.
 
@@ -155,10 +155,10 @@ def choose_mask_exchange(
         num_batches: how many calls a batch stays valid.
         max_rows: of a step, equal on all ranks.
         vocab_size: V, the number of tokens that a mask covers.
-        all_gather_text: returns the texts of all ranks.
+        all_gather: returns the uint8 payloads of all ranks.
     """
     size = SharedMasks.segment_bytes(num_batches, max_rows, vocab_size)
-    segments = share_segments(rank, [0], size, all_gather_text)
+    segments = share_segments(rank, [0], size, all_gather)
     if segments is None:
         return MaskMessages(world_size, num_batches, vocab_size)
     return SharedMasks(segments[0], num_batches, max_rows, vocab_size)

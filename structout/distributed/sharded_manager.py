@@ -465,16 +465,13 @@ class ShardedManager:
         if before is not None and num_rows <= before.max_rows:
             return before
 
-        def all_gather_text(text: str) -> list[str]:
-            payload = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-            return [
-                answer.numpy().tobytes().decode() for answer in self._all_gather("grammar_bitmask", payload, before)
-            ]
+        def all_gather(payload: torch.Tensor) -> list[torch.Tensor]:
+            return self._all_gather("grammar_bitmask", payload, before)
 
         max_rows = num_rows if before is None else max(num_rows, 2 * int(before.max_rows))
         config, vocab_size = self._manager.config, self._manager.vocabulary.size
         self._mask_exchange = choose_mask_exchange(
-            self.rank, self.world_size, config.num_mask_buffers, max_rows, vocab_size, all_gather_text
+            self.rank, self.world_size, config.num_mask_buffers, max_rows, vocab_size, all_gather
         )
         return self._mask_exchange
 

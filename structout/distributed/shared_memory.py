@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from structout import envs
 from structout.grammar.native.extension import core
@@ -87,7 +88,7 @@ class SharedMemorySegment:
 
 
 def share_segments(
-    rank: int, owners: Collection[int], size: int, all_gather_text: Callable[[str], list[str]]
+    rank: int, owners: Collection[int], size: int, all_gather: Callable[[torch.Tensor], list[torch.Tensor]]
 ) -> list[SharedMemorySegment] | None:
     """Create a segment on each of the owners, and map it on all ranks. Collective.
 
@@ -95,12 +96,17 @@ def share_segments(
         rank: this rank.
         owners: ranks.
         size: of each segment, in bytes.
-        all_gather_text: returns the texts of all ranks.
+        all_gather: returns the uint8 payloads of all ranks.
 
     Returns:
         the segments in the order of ranks. None on all ranks if one of them cannot map
         a segment, or must not.
     """
+
+    def all_gather_text(text: str) -> list[str]:
+        payloads = all_gather(torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8))
+        return [payload.numpy().tobytes().decode() for payload in payloads]
+
     own_segment, own_path, nonce = None, "nowhere", secrets.randbits(62)
     if rank in owners and envs.shared_memory():
         with contextlib.suppress(OSError):

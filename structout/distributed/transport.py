@@ -213,13 +213,12 @@ def choose_transport(group: dist.ProcessGroup, deadline: float) -> Transport:
     group_transport = ProcessGroupTransport(group)
     rank, world_size = group_transport.rank, group_transport.world_size
 
-    def all_gather_text(text: str) -> list[str]:
-        payload = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+    def all_gather(payload: torch.Tensor) -> list[torch.Tensor]:
         messages = group_transport.transfer([0] * 8, [payload] * world_size, None, deadline)
-        return [message.payload.numpy().tobytes().decode() for message in messages]
+        return [message.payload for message in messages]
 
     size = core().SharedExchange.segment_bytes(world_size, SharedMemoryTransport.CAPACITY)
-    segments = share_segments(rank, range(world_size), size, all_gather_text)
+    segments = share_segments(rank, range(world_size), size, all_gather)
     return group_transport if segments is None else SharedMemoryTransport(rank, segments)
 
 

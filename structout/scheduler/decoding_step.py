@@ -96,7 +96,6 @@ class DecodingSteps:
     Attributes:
         work: what the masks of the last step took within it, in steps of the engine's
             work.
-        terminated: the indices of the last step's requests whose text is complete.
         seconds: the durations of the last 1,024 steps.
         fills: by backend name, what its fills have taken since the start.
     """
@@ -108,7 +107,6 @@ class DecodingSteps:
         self._loop = RowLoop(config.slow_token_seconds)
         self._late_thread = ThreadPoolExecutor(1, thread_name_prefix="structout-late-masks")
         self.work = 0
-        self.terminated: list[int] = []
         self.seconds: deque[float] = deque(maxlen=1024)
         self.fills: dict[str, BackendFills] = {}
 
@@ -150,9 +148,21 @@ class DecodingSteps:
 
     # -- masks -------------------------------------------------------------------------
 
-    def fill(self, given: StepInput, buffer: MaskBuffer | None = None) -> MaskBatch:
-        """Accept a step's tokens, and fill its masks: in the next buffer of the ring,
-        unless there is one for them."""
+    def fill(self, given: StepInput) -> MaskBatch:
+        """Accept a step's tokens, and fill its masks."""
+        return self._fill(given, None)[0]
+
+    def fill_for_ranks(self, given: StepInput, buffer: MaskBuffer | None) -> tuple[MaskBatch, list[int]]:
+        """Fill masks in a buffer, or in the next one of the ring if it is None.
+
+        Returns:
+            the masks, and the indices of the requests whose text is complete.
+        """
+        masks, step = self._fill(given, buffer)
+        return masks, step.terminated
+
+    def _fill(self, given: StepInput, buffer: MaskBuffer | None) -> tuple[MaskBatch, Any]:
+        """Return the masks, and the native step."""
         started = time.perf_counter()
         tokens = given.tokens or {}
         is_mixed = not self._requests.foreign.isdisjoint(tokens)
@@ -181,9 +191,8 @@ class DecodingSteps:
                 buffer.native.clear(row_indptr[index], row_indptr[index + 1])
         num_rows = int(row_indptr[-1])
         self._note(_OWN, num_rows - num_foreign, native_seconds)
-        self.terminated = step.terminated
         self.seconds.append(time.perf_counter() - started)
-        return MaskBatch(
+        masks = MaskBatch(
             request_ids=given.request_ids,
             row_indptr=row_indptr,
             errors=errors,
@@ -192,6 +201,7 @@ class DecodingSteps:
             bitmask=buffer.array[:num_rows],
             lease=buffer.lease,
         )
+        return masks, step
 
     def fill_pooled(self, given: StepInput, deduplicator: MaskDeduplicator) -> PooledMaskBatch:
         """Name a step's masks by their slots, and fill only those that the pools do not

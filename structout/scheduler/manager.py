@@ -384,8 +384,7 @@ class StructuredOutputManager:
         with self._lock_grammars():
             drafts, bounds, trees = as_dict(draft_tokens), as_dict(bounds), as_dict(draft_trees)
             given = StepInput(tuple(request_ids), drafts, bounds, trees, keeps_rows=keeps_rows)
-            masks = self._steps.fill(given, buffer)
-            return masks, self._steps.terminated
+            return self._steps.fill_for_ranks(given, buffer)
 
     def step(
         self,

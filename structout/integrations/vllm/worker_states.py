@@ -258,15 +258,18 @@ class WorkerStates:
         accepted = {}
         for followed, tokens in {} if drawn is None else drawn.tokens.items():
             followed.token_ids += tokens
-            if min(tokens) >= 0:  # else the scheduler ends the request
-                accepted[followed.key] = self._constrained(followed, tokens) if followed.is_reasoning else tokens
+            if min(tokens) < 0:  # the scheduler ends the request
+                continue
+            constrained = self._constrained(followed, tokens) if followed.is_reasoning else tokens
+            if constrained:
+                accepted[followed.key] = constrained
         bounds = {
             followed.key: self._manager.bounds(followed.request, drafts.get(followed, ()))
             for followed in rows
             if followed.is_reasoning
         }
         return self._manager.structout.step(
-            {key: tokens for key, tokens in accepted.items() if tokens},
+            accepted,
             [followed.key for followed in rows],
             {followed.key: tokens for followed, tokens in drafts.items()},
             bounds=bounds,
@@ -274,7 +277,8 @@ class WorkerStates:
         )
 
     def _constrained(self, followed: _Followed, tokens: list[int]) -> list[int]:
-        """Those of the tokens that the grammar is to accept."""
+        """Append tokens to a request that may reason. Return those after the end of its
+        reasoning."""
         followed.request.append_output_token_ids(tokens)
         constrained = self._manager.constrained(followed.request, tokens)
         followed.is_reasoning = self._manager.is_reasoning(followed.request)
