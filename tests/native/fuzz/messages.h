@@ -42,7 +42,8 @@ inline std::vector<std::vector<uint32_t>> messages_of(const uint8_t* bytes, size
   }
   std::vector<std::vector<uint32_t>> messages;
   for (size_t i = 0; i < words.size();) {
-    const size_t count = std::min(size_t(words[i++]), words.size() - i);
+    const size_t asked = words[i++];
+    const size_t count = std::min(asked, words.size() - i);
     messages.emplace_back(words.begin() + ptrdiff_t(i), words.begin() + ptrdiff_t(i + count));
     i += count;
   }
