@@ -1,5 +1,5 @@
 // masked_sample and apply_bitmask of csrc/cpu as a program, so that an emulator can run
-// them for another processor. tests/support/cpu_programs.py writes the calls to its
+// them for another processor, or sanitizers watch what they read. tests/support/cpu_programs.py writes the calls to its
 // standard input: a header, then the arrays, all of them contiguous.
 #include <cstdio>
 #include <cstdlib>
@@ -29,7 +29,7 @@ std::vector<T> read(int64_t count) {
 
 template <class T>
 void write(const std::vector<T>& values) {
-  fwrite(values.data(), sizeof(T), values.size(), stdout);
+  if (!values.empty()) fwrite(values.data(), sizeof(T), values.size(), stdout);
 }
 
 template <class T>

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "expect.h"
+#include "json/errors.h"
 #include "json/formula.h"
 
 using namespace structout;
@@ -107,6 +108,19 @@ void test_equal_formulas_have_one_number() {
          formulas.conjunction({formulas.negation(atoms[0]), atoms[1]}));
 }
 
+void test_what_always_and_never_hold_vanish() {
+  Tester tester;
+  Formulas& formulas = tester.formulas;
+  const Formula atom = tester.atoms[0], always = json::kAlways, never = json::kNever;
+  EXPECT(formulas.conjunction({}) == always && formulas.disjunction({}) == never);
+  EXPECT(formulas.conjunction({always, always}) == always && formulas.disjunction({never, never}) == never);
+  EXPECT(formulas.conjunction({always, atom}) == atom && formulas.disjunction({never, atom}) == atom);
+  EXPECT(formulas.conjunction({atom, never}) == never && formulas.disjunction({atom, always}) == always);
+  EXPECT(formulas.exactly_one({}) == never && formulas.exactly_one({never, never}) == never);
+  EXPECT(formulas.exactly_one({never, atom}) == atom && formulas.exactly_one({atom, atom}) == never);
+  EXPECT(formulas.exactly_one({always, atom}) == formulas.negation(atom));
+}
+
 void test_assignment_and_substitution_change_one_atom() {
   Tester tester;
   for (int i = 0; i < 2'000; ++i) {
@@ -148,21 +162,94 @@ void test_atoms_are_those_that_literals_have() {
   }
 }
 
+// The steps that `work` takes.
+template <typename Work>
+uint64_t steps_of(engine::Budget& budget, const Work& work) {
+  const uint64_t before = budget.total();
+  work();
+  return budget.total() - before;
+}
+
 void test_work_is_counted() {
   engine::Limits limits;
   engine::Budget budget(limits);
   Formulas formulas(budget);
   std::vector<Formula> atoms;
-  for (uint32_t i = 0; i < 100; ++i) atoms.push_back(formulas.atom(Op::kRequired, i));
+  EXPECT(steps_of(budget, [&] {
+           for (uint32_t i = 0; i < 100; ++i) atoms.push_back(formulas.atom(Op::kRequired, i));
+         }) == 100);
+  EXPECT(steps_of(budget, [&] { formulas.atom(Op::kRequired, 0); }) == 0);  // known
+  Formula all = json::kAlways;
+  EXPECT(steps_of(budget, [&] { all = formulas.conjunction(atoms); }) == 100);
+  // The operands are read, and those that are left are one more conjunction.
+  EXPECT(steps_of(budget, [&] { formulas.assign(all, atoms[0], true); }) == 100 + 99);
+
   engine::WorkAllowance allowance(50);
   budget.draw_from(&allowance);
   bool is_refused = false;
   try {
-    formulas.conjunction(atoms);
+    formulas.disjunction(atoms);
   } catch (const engine::OverAllowance&) {
     is_refused = true;
   }
   EXPECT(is_refused);
+}
+
+// The limit that `add` meets when it is called again and again, at most so many times,
+// and what it has got.
+template <typename Add>
+json::RoomError limit_of(uint32_t max_calls, const Add& add) {
+  for (uint32_t i = 0; i < max_calls; ++i) {
+    try {
+      add(i);
+    } catch (const json::RoomError& error) {
+      return error;
+    }
+  }
+  EXPECT(!"a limit is met");
+  std::abort();
+}
+
+void test_formulas_are_limited() {
+  Tester tester;
+  const json::RoomError met =
+      limit_of((1 << 20) + 1, [&](uint32_t i) { tester.formulas.atom(Op::kRequired, kNumAtoms + i); });
+  EXPECT(met.limit == "schema_formulas" && met.max == 1 << 20 && met.got == met.max + 1);
+  EXPECT(tester.formulas.size() == met.got);
+}
+
+void test_operands_are_limited() {
+  constexpr uint32_t kOfOne = 1 << 17;
+  Tester tester;
+  std::vector<Formula> atoms;
+  for (uint32_t i = 0; i <= kOfOne; ++i) atoms.push_back(tester.formulas.atom(Op::kRequired, kNumAtoms + i));
+  std::vector<Formula> all_but_one(atoms.begin(), atoms.end() - 1);
+  const json::RoomError met = limit_of((1 << 23) / kOfOne + 1, [&](uint32_t i) {
+    all_but_one[i] = atoms.back();
+    tester.formulas.conjunction(all_but_one);
+    all_but_one[i] = atoms[i];
+  });
+  EXPECT(met.limit == "schema_operands" && met.max == 1 << 23 && met.got == met.max + kOfOne);
+}
+
+// What vectors have room for is at most twice of what is in them.
+bool is_memory_of(size_t memory, size_t stored) { return stored <= memory && memory <= 2 * stored; }
+
+void test_memory_is_that_of_nodes_and_of_operands() {
+  constexpr size_t kOfNode = sizeof(json::FormulaNode) + 4 * sizeof(uint32_t);  // with its entries in the hash table
+  Tester of_nodes, of_operands;
+  for (uint32_t i = 0; i < 1000; ++i) of_nodes.formulas.atom(Op::kRequired, kNumAtoms + i);
+  EXPECT(is_memory_of(of_nodes.formulas.memory_bytes(), of_nodes.formulas.size() * kOfNode));
+
+  std::vector<Formula> atoms;
+  for (uint32_t i = 0; i < 1000; ++i) atoms.push_back(of_operands.formulas.atom(Op::kRequired, kNumAtoms + i));
+  size_t num_operands = 0;
+  for (; atoms.size() > 800; atoms.pop_back()) {
+    of_operands.formulas.conjunction(atoms);
+    num_operands += atoms.size();
+  }
+  EXPECT(is_memory_of(of_operands.formulas.memory_bytes(),
+                      of_operands.formulas.size() * kOfNode + num_operands * sizeof(Formula)));
 }
 
 }  // namespace
@@ -170,8 +257,12 @@ void test_work_is_counted() {
 int main() {
   test_operators_mean_what_they_say();
   test_equal_formulas_have_one_number();
+  test_what_always_and_never_hold_vanish();
   test_assignment_and_substitution_change_one_atom();
   test_atoms_are_those_that_literals_have();
   test_work_is_counted();
+  test_formulas_are_limited();
+  test_operands_are_limited();
+  test_memory_is_that_of_nodes_and_of_operands();
   return 0;
 }

@@ -1,6 +1,7 @@
 """The vectors of csrc/cpu on instruction sets that no machine of the tests runs by
 itself: those of 64-bit Arm, by an emulator, and those that g++ finds for any
-processor."""
+processor. And each instruction set of this machine under sanitizers, where every array
+ends at memory that may not be read."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from support import apply_bitmask_cases, builds, masked_sample_cases
 from support.cpu_programs import ARM_COMPILER, ARM_EMULATOR, NEEDS_ARM, CpuProgram, compiled
 
 PORTABLE = "-DSTRUCTOUT_PORTABLE_LANES"
+SANITIZED = ("-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 TARGETS = [
     pytest.param("portable", id="portable"),
     pytest.param("arm", id="arm", marks=NEEDS_ARM),
@@ -30,6 +32,18 @@ def program(request) -> Iterator[CpuProgram]:
             command = [str(compiled(builds.cxx(), *flags))]
         with CpuProgram(command) as running:
             yield running
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
+def test_kernels_read_no_memory_beyond_their_arrays(monkeypatch, capability, num_cases):
+    monkeypatch.setenv("STRUCTOUT_CPU_CAPABILITY", capability)
+    with CpuProgram([str(compiled(builds.cxx(), *SANITIZED))]) as running:
+        for case in masked_sample_cases.random_cases(34, count=num_cases(100, long=2000)):
+            masked_sample_cases.check(running.masked_sample_logprobs, case)
+        for case in masked_sample_cases.random_cases(35, count=num_cases(5, long=50), max_vocab=150_000, max_rows=3):
+            masked_sample_cases.check(running.masked_sample_logprobs, case)
+        for case in apply_bitmask_cases.random_cases(36, count=num_cases(300, long=5000)):
+            apply_bitmask_cases.check(running.apply_bitmask, case)
 
 
 def test_masked_sample_on_other_lanes_matches_reference(program, num_cases):

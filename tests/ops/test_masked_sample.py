@@ -126,6 +126,13 @@ def test_top_p_that_lacks_one_unit_of_mass_keeps_the_next_token(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_filters_turn_where_they_should(device):
+    exact_top_p, flat_top_k = (cases.check(sample_logprobs, case) for case in cases.turning_cases(device))
+    assert exact_top_p.unique().tolist() == [150]
+    assert len(flat_top_k.unique()) > 3
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_masked_sample_of_a_row_does_not_depend_on_its_batch(device):
     generator = torch.Generator().manual_seed(6)
     row = torch.randn(1, 3000, generator=generator)

@@ -4,6 +4,7 @@ of threads."""
 from __future__ import annotations
 
 import functools
+import random
 import re
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 from support.builds import CSRC
 from support.masked_sample_builds import CpuKernel
-from support.masked_sample_cases import Case, check, random_cases
+from support.masked_sample_cases import Case, check, check_part, random_cases, random_part
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,13 @@ def test_cpu_kernel_with_any_num_threads_matches_reference(kernel, num_threads, 
     for limits in ({"count": num_cases(30, long=300)}, long_rows):
         for case in random_cases(num_threads, **limits):
             check(op, case)
+
+
+def test_part_of_a_row_is_drawn_from_as_if_there_were_no_other_tokens(kernel, num_cases):
+    rng = random.Random(0)
+    for case in random_cases(4, count=num_cases(60, long=600)):
+        begin, end = random_part(rng, case.logits.shape[1])
+        check_part(functools.partial(kernel.part, begin, end), case, begin, end)
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,16 @@ shows mutant 17.
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -66,7 +68,8 @@ def _notices_sampling(csrc: Path) -> bool:
     builds.compiled(
         "masked_sample_cpu", _sampling_command(), [NATIVE / "masked_sample_cpu.cpp"], suffix=".so", csrc=csrc
     )
-    return _fails([sys.executable, "-m", "soak.mutants", "judge sampling", str(csrc)])
+    judge = [sys.executable, "-m", "soak.mutants", "judge sampling", str(csrc)]
+    return any(_fails(judge, {"STRUCTOUT_CPU_CAPABILITY": name}) for name in ("avx512", "avx2", "default"))
 
 
 def _sampling_command() -> list[str]:
@@ -85,8 +88,14 @@ def judge_sampling(csrc: Path) -> None:
     kernel = CpuKernel(csrc)
     for case in masked_sample_cases.random_cases(1, count=300):
         masked_sample_cases.check(kernel.logprobs, case)
-    for case in masked_sample_cases.random_cases(2, count=6, max_vocab=150_000, max_rows=3):
+    for case in masked_sample_cases.turning_cases():
         masked_sample_cases.check(kernel.logprobs, case)
+    for case in masked_sample_cases.random_cases(2, count=6, max_vocab=150_000, max_rows=3):
+        masked_sample_cases.check(functools.partial(kernel.logprobs, num_threads=3), case)
+    rng = random.Random(3)
+    for case in masked_sample_cases.random_cases(3, count=100):
+        begin, end = masked_sample_cases.random_part(rng, case.logits.shape[1])
+        masked_sample_cases.check_part(functools.partial(kernel.part, begin, end), case, begin, end)
 
 
 def _notices_formulas(csrc: Path) -> bool:
@@ -111,9 +120,10 @@ def _schemas() -> Path:
     return path
 
 
-def _fails(command: list[str]) -> bool:
+def _fails(command: list[str], environment: Mapping[str, str] | None = None) -> bool:
+    settings = {**os.environ, **(environment or {})}
     try:
-        run = subprocess.run(command, capture_output=True, timeout=_SECONDS, cwd=ROOT / "tests")
+        run = subprocess.run(command, capture_output=True, timeout=_SECONDS, cwd=ROOT / "tests", env=settings)
     except subprocess.TimeoutExpired:
         return True
     return run.returncode != 0

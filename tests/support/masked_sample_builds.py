@@ -34,13 +34,16 @@ class MaskedLogits(ctypes.Structure):
                 ("has_mask", ctypes.c_bool), ("bitmask", Bitmask), ("rows", StridedIntegers)]  # fmt: skip
 
     @classmethod
-    def of(cls, logits: torch.Tensor, bitmask: torch.Tensor | None, rows: torch.Tensor | None) -> MaskedLogits:
+    def of(
+        cls, logits: torch.Tensor, bitmask: torch.Tensor | None, rows: torch.Tensor | None, vocab_begin: int = 0
+    ) -> MaskedLogits:
+        """``logits`` are those of tokens ``vocab_begin``, ``vocab_begin + 1``, ..."""
         mask = Bitmask(None, 0, 0, 0)
         if bitmask is not None:
             mask = Bitmask(bitmask.data_ptr(), *bitmask.shape, bitmask.stride(0))
         return cls(
-            logits.data_ptr(), logits.shape[0], 0, logits.shape[1], logits.stride(0), _FORMATS[logits.dtype],
-            bitmask is not None, mask, strided_integers(rows),
+            logits.data_ptr(), logits.shape[0], vocab_begin, vocab_begin + logits.shape[1], logits.stride(0),
+            _FORMATS[logits.dtype], bitmask is not None, mask, strided_integers(rows),
         )  # fmt: skip
 
 
@@ -67,12 +70,13 @@ def run(
     position: torch.Tensor,
     *,
     logprobs: bool = True,
+    vocab_begin: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute masked_sample_logprobs with a kernel. Results are poisoned first."""
     ids = torch.full((logits.shape[0],), 77, dtype=torch.int64)
     chosen = torch.full((logits.shape[0],), float("nan"))
     params = Params(
-        MaskedLogits.of(logits, bitmask, rows),
+        MaskedLogits.of(logits, bitmask, rows, vocab_begin),
         strided(temperature), strided_integers(top_k), strided(top_p), strided(min_p),
         strided(seed), strided(position), ids.data_ptr(), chosen.data_ptr() if logprobs else None, None,
     )  # fmt: skip
@@ -92,13 +96,24 @@ class CpuKernel:
         self._run = ctypes.CDLL(str(library)).masked_sample_on_cpu
         self._run.restype = ctypes.c_int64
 
-    def logprobs(self, *arguments: torch.Tensor | None, num_threads: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-        """Call masked_sample_logprobs as if with ``num_threads`` threads."""
+    def logprobs(
+        self, *arguments: torch.Tensor | None, num_threads: int = 1, vocab_begin: int = 0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Call masked_sample_logprobs as if with ``num_threads`` threads.
+
+        The logits are those of tokens ``vocab_begin``, ``vocab_begin + 1``, ...
+        """
 
         def kernel(params: Params) -> None:
             self.first_tasks = self._run(ctypes.byref(params), ctypes.c_int64(num_threads))
 
-        return run(kernel, *arguments)
+        return run(kernel, *arguments, vocab_begin=vocab_begin)
+
+    def part(self, begin: int, end: int, *arguments: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Call masked_sample_logprobs with logits of which only those of tokens
+        ``begin`` to ``end - 1`` are read."""
+        logits, *others = arguments
+        return self.logprobs(logits[:, begin:end], *others, vocab_begin=begin)
 
     def ids(self, *arguments: torch.Tensor | None) -> torch.Tensor:
         return self.logprobs(*arguments)[0]

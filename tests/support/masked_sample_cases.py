@@ -63,6 +63,27 @@ def check(op: Op, case: Case) -> torch.Tensor:
     return ids
 
 
+def check_part(op: Op, case: Case, begin: int, end: int) -> None:
+    """Assert that an op that reads only the logits of tokens ``begin`` to ``end - 1``
+    has the bits of the reference where the logits of all others are -inf.
+
+    They are NaN for the op, so that it shows if it reads them.
+    """
+    logits = case.logits.clone()
+    logits[:, :begin] = logits[:, end:] = -math.inf
+    expected = reference.masked_sample_logprobs(logits, *case.arguments()[1:])
+    logits[:, :begin] = logits[:, end:] = math.nan
+    got = op(logits, *case.arguments()[1:])
+    for name, wanted, found in zip(("ids", "logprobs"), expected, got, strict=True):
+        assert torch.equal(wanted.view(torch.int32), found.view(torch.int32)), f"{name} {begin} {end} {case.origin}"
+
+
+def random_part(rng: random.Random, vocab_size: int) -> tuple[int, int]:
+    """Return a range of tokens, which need not begin or end at a word of a mask."""
+    begin, end = sorted(rng.randint(0, vocab_size) for _ in range(2))
+    return rng.choice([(begin, end), (begin, vocab_size), (0, end)])
+
+
 def _beside(value: float) -> tuple[float, float, float]:
     """Return the float32 neighbours of a value, and the value between them."""
     x = np.float32(value)
@@ -278,3 +299,16 @@ def random_cases(seed: int, count: int, **limits: object) -> Iterator[Case]:
     rng = random.Random(seed)
     for i in range(count):
         yield replace(random_case(rng, **limits), origin=f"random case {i} of seed {seed}:")
+
+
+def turning_cases(device: str = "cpu") -> Iterator[Case]:
+    """Cases that random ones rarely meet, where a small change of a filter shows: top_p
+    whose target the first token has exactly, and a small top_k of many flat blocks."""
+    n = 16
+    met = torch.full((n, 200), -math.inf)
+    met[:, 150], met[:, 151] = 1.0, _beside(1.0)[0]
+    flat = torch.randn(n, 3000, generator=torch.Generator().manual_seed(7)).to(device)
+    numbers = torch.arange(n, device=device)
+    halves, temperature = torch.full((n,), 0.5, device=device), torch.full((n,), 30.0, device=device)
+    yield Case(met.to(device), None, None, temperature, None, halves, None, numbers, numbers, "exact top_p:")
+    yield Case(flat, None, None, temperature, numbers + 1, None, None, numbers, numbers, "flat top_k:")
