@@ -36,8 +36,8 @@ def scheduler_manager(vllm_config: Any) -> GrammarManager:
     if not can_keep_states(vllm_config):
         _log.warning(
             "STRUCTOUT_VLLM_WORKER_STATES=1 has no effect with jump-forward drafts, with drafts under asynchronous "
-            "scheduling or model runner V2, with watermarks, sampling masks or diffusion models there, or with an "
-            "external launcher: the scheduler keeps the states of grammars"
+            "scheduling of model runner V1, with vLLM's other rules of acceptance, watermarks, sampling masks or "
+            "diffusion models of V2, or with an external launcher: the scheduler keeps the states of grammars"
         )
         return GrammarManager(vllm_config)
     return AdmittingManager(vllm_config)
@@ -51,20 +51,32 @@ def can_keep_states(vllm_config: Any) -> bool:
 
 
 def _knows_drafts(vllm_config: Any) -> bool:
-    """Whether the worker's host is told the drafts before it computes a step, and needs
-    no grammar to make them."""
+    """Whether the worker's host can learn the drafts before it computes a step's
+    logits, and needs no grammar to make them."""
     if vllm_config.speculative_config is None:
         return True
-    is_on_device = vllm_config.scheduler_config.async_scheduling or vllm_config.use_v2_model_runner
-    return not is_on_device and not is_jump_forward(vllm_config.speculative_config)
+    # V2 has them on the device in any case; V1 only sometimes.
+    is_known = vllm_config.use_v2_model_runner or not vllm_config.scheduler_config.async_scheduling
+    return is_known and not is_jump_forward(vllm_config.speculative_config)
 
 
 def _draws_by_itself(vllm_config: Any) -> bool:
     """Whether the draw of model runner V2 is vLLM's own, which draws any token where
     nothing is allowed, or several at once."""
-    model = vllm_config.model_config
+    if not vllm_config.use_v2_model_runner:
+        return False
+    model, drafts = vllm_config.model_config, vllm_config.speculative_config
     is_watermarked = getattr(vllm_config, "watermark_config", None) is not None
-    return vllm_config.use_v2_model_runner and (is_watermarked or model.return_sampling_mask or model.is_diffusion)
+    return is_watermarked or model.return_sampling_mask or model.is_diffusion or _accepts_by_itself(drafts)
+
+
+def _accepts_by_itself(speculative_config: Any) -> bool:
+    """Whether model runner V2 may accept drafts that are not drawn."""
+    return speculative_config is not None and (
+        speculative_config.rejection_sample_method != "standard"
+        or speculative_config.draft_sample_method != "greedy"
+        or getattr(speculative_config, "fly_window_size", 0) > 0  # since 0.33
+    )
 
 
 def is_handed_over(params: Any) -> bool:

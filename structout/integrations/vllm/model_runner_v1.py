@@ -22,7 +22,7 @@ from structout.integrations.vllm.layout import Layout
 from structout.integrations.vllm.logprobs import dense_logprobs, is_dense, listed_logprobs
 from structout.integrations.vllm.mask_edits import MaskEdits, edits_masks
 from structout.integrations.vllm.token_lists import TokenLists
-from structout.integrations.vllm.worker_states import joined, states_of
+from structout.integrations.vllm.worker_states import UNDRAWABLE, joined, states_of
 from structout.masks.batch import MaskBatch
 from structout.ops.apply_bitmask import apply_bitmask
 from structout.ops.listed_logits import apply_logit_bias, apply_penalties
@@ -37,8 +37,6 @@ _SAMPLER = "structout_sampler"  # attribute of the model runner
 _REPLACED_PROCESSORS = (MinPLogitsProcessor, LogitBiasLogitsProcessor, MinTokensLogitsProcessor)
 
 _Ints = npt.NDArray[np.int64]
-
-_UNDRAWABLE = -2  # the token of a dead end among drafts, where vLLM drops -1
 
 
 def applying_masks(apply_grammar_bitmask: Callable[..., None]) -> Callable[..., None]:
@@ -134,7 +132,7 @@ def _undrawn_where_disallowed(token_ids: torch.Tensor, masks: MaskBatch, layout:
     row_of_token = rows[(row_indptr[:-1, None] + columns).clamp(max=len(rows) - 1)]
     words = bitmask[row_of_token.clamp(min=0).long(), token_ids.clamp(min=0).long() // 32]
     is_allowed = (row_of_token < 0) | ((words >> (token_ids % 32)) & 1).bool() | (token_ids < 0)
-    return token_ids.masked_fill(~is_allowed, -1 if token_ids.shape[1] == 1 else _UNDRAWABLE)
+    return token_ids.masked_fill(~is_allowed, -1 if token_ids.shape[1] == 1 else UNDRAWABLE)
 
 
 def bookkeeping(bookkeeping_sync: Callable[..., Any]) -> Callable[..., Any]:
@@ -375,7 +373,7 @@ class RunnerSampler:
         drawn[self._copy(layout.index_of_row), self._copy(layout.place_of_row)] = ids
         last = num_accepted.long().unsqueeze(1)
         last_ids = drawn.gather(1, last)
-        return drawn.scatter(1, last, torch.where(last_ids < 0, _UNDRAWABLE, last_ids))
+        return drawn.scatter(1, last, torch.where(last_ids < 0, UNDRAWABLE, last_ids))
 
     def _logprobs(self, logits: torch.Tensor, ids: torch.Tensor, grammar: DeviceMasks | None, metadata: Any) -> Any:
         """The logprobs that vLLM calls raw: after the grammar's mask, before all

@@ -19,7 +19,7 @@ from vllm.v1.worker.gpu.spec_decode.rejection_sampler import RejectionSampler, g
 
 from structout.integrations.vllm.v2_masks import StepMasks, mask_in_place, take_masks, upload_masks
 from structout.integrations.vllm.v2_sampling import draw, draw_and_verify, logits_context, logprobs_tensors
-from structout.integrations.vllm.worker_states import joined, states_of
+from structout.integrations.vllm.worker_states import UNDRAWABLE, DeviceDrafts, joined, states_of
 from structout.masks.batch import MaskBatch
 from structout.ops.sampler import DeviceMasks
 
@@ -41,7 +41,8 @@ def beginning_steps(update_requests: _Function) -> _Function:
                 if known.num_computed_tokens_np[index := known.req_id_to_index[request_id]] + num_scheduled[request_id]
                 >= known.prefill_len.np[index]
             ]
-            states.begin_step(scheduler_output, drawing)
+            drafts = DeviceDrafts(known.draft_tokens, known.req_id_to_index)
+            states.begin_step(scheduler_output, drawing, drafts)
 
     return _update_requests
 
@@ -60,12 +61,21 @@ def taking_masks(sample: _Function) -> _Function:
             assert masks is not None
             grammar_output = GrammarOutput(list(masks.request_ids), masks, masks.num_acceptable_drafts.tolist())
         output = sample(self, hidden_states, input_batch, grammar_output)
-        assert output[0].sampled_token_ids.shape[1] == 1  # other draws leave the states with the scheduler
         index_of = {request_id: index for index, request_id in enumerate(input_batch.req_ids)}
-        states.end_step(output[0].sampled_token_ids, index_of)
+        states.end_step(_drawn_tokens(output[0]), index_of)
         return output
 
     return _sample
+
+
+def _drawn_tokens(output: Any) -> torch.Tensor:
+    """The tokens ``[B, S]`` of a ``SamplerOutput``, -1 after those of each request."""
+    token_ids = output.sampled_token_ids
+    if token_ids.shape[1] == 1:
+        return token_ids
+    columns = torch.arange(token_ids.shape[1], device=token_ids.device)
+    token_ids = token_ids.where(token_ids >= 0, UNDRAWABLE)
+    return token_ids.where(columns < output.num_sampled.unsqueeze(1), -1)
 
 
 def applying_masks(apply_grammar_bitmask: _Function) -> _Function:

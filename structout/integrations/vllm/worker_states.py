@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ from structout.integrations.vllm.handover import can_keep_states, is_handed_over
 from structout.masks.batch import MaskBatch
 
 _log = logging.getLogger("vllm.structout")
+
+UNDRAWABLE = -2  # the token of a dead end among drafts, where -1 means none
 
 _STATES_ATTRIBUTE = "structout_states"  # of a model runner
 
@@ -51,49 +53,95 @@ class _Followed:
     is_reasoning: bool
 
 
-@dataclass(frozen=True)
-class _DrawnTokens:
-    """The tokens of a step, on their way to the host.
+class _TokenLists:
+    """Lists of tokens, which may be on their way to the host.
 
-    Attributes:
-        token_ids: ``[B, S]`` on the host: of each request the drafts that were accepted
-            and a token more, then -1. A copy to it may be in flight.
-        requests: the requests that follow grammars, by their place in ``token_ids``.
-        copied: the event of the copy; None on the CPU.
+    Args:
+        token_ids: those that the host knows; or ``[B, S]`` on any device, of which a
+            copy is begun.
     """
 
-    token_ids: torch.Tensor
-    requests: dict[int, _Followed]
-    copied: Any
+    def __init__(self, token_ids: list[list[int]] | torch.Tensor):
+        self._copied: Any = None  # the event of a copy
+        self._token_ids = token_ids
+        if isinstance(token_ids, torch.Tensor):
+            self._token_ids = token_ids.clone() if not token_ids.is_cuda else self._copy(token_ids)
 
-    @classmethod
-    def copy(cls, token_ids: torch.Tensor, requests: dict[int, _Followed]) -> "_DrawnTokens":
-        if not token_ids.is_cuda:
-            return cls(token_ids.clone(), requests, None)
+    def _copy(self, token_ids: torch.Tensor) -> torch.Tensor:
         host = torch.empty(token_ids.shape, dtype=token_ids.dtype, pin_memory=True)
         host.copy_(token_ids, non_blocking=True)
-        copied = torch.cuda.Event(blocking=True)
-        copied.record()
-        return cls(host, requests, copied)
+        self._copied = torch.cuda.Event(blocking=True)
+        self._copied.record()
+        return host
 
     @property
-    def is_here(self) -> bool:
-        return self.copied is None or self.copied.query()
+    def are_here(self) -> bool:
+        return self._copied is None or self._copied.query()
 
     @cached_property
-    def tokens(self) -> dict[_Followed, list[int]]:
-        """The tokens of each request, once they are there. One is negative where none
-        could be drawn."""
-        if self.copied is not None:
-            self.copied.synchronize()
-        token_ids = self.token_ids.tolist()
-        return {request: _without_padding(token_ids[place]) for place, request in self.requests.items()}
+    def lists(self) -> list[list[int]]:
+        """The lists, once they are there."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        token_ids = self._token_ids
+        return token_ids.tolist() if isinstance(token_ids, torch.Tensor) else token_ids
+
+
+@dataclass(frozen=True)
+class _DrawnTokens:
+    """The tokens of a step.
+
+    Attributes:
+        tokens: of each request of the batch the drafts that were accepted and a token
+            more, then -1.
+        requests: the requests that follow grammars, by their place in ``tokens``.
+        max_tokens: the length of ``tokens``.
+    """
+
+    tokens: _TokenLists
+    requests: dict[int, _Followed]
+    max_tokens: int
+
+    @cached_property
+    def by_request(self) -> dict[_Followed, list[int]]:
+        """One token is negative where none could be drawn."""
+        return {request: _without_padding(self.tokens.lists[place]) for place, request in self.requests.items()}
 
     def num_tokens(self) -> dict[_Followed, int]:
         """How many tokens each request gets. Waits only where there were drafts."""
-        if self.token_ids.shape[1] == 1:
+        if self.max_tokens == 1:
             return dict.fromkeys(self.requests.values(), 1)
-        return {request: len(tokens) for request, tokens in self.tokens.items()}
+        return {request: len(tokens) for request, tokens in self.by_request.items()}
+
+
+@dataclass(frozen=True)
+class _Drafts:
+    """The drafts of a step.
+
+    Attributes:
+        tokens: lists that begin with drafts.
+        places: of each request with drafts its place in ``tokens``, and how many of
+            them are verified.
+    """
+
+    tokens: _TokenLists
+    places: dict[_Followed, tuple[int, int]]
+
+    @cached_property
+    def by_request(self) -> dict[_Followed, list[int]]:
+        return {followed: self.tokens.lists[place][:count] for followed, (place, count) in self.places.items()}
+
+
+class DeviceDrafts(NamedTuple):
+    """The drafts of a model runner whose host does not know them.
+
+    Attributes:
+        token_ids: ``[R, S]`` on the device.
+        place_of: the place of each request in ``token_ids``.
+    """
+
+    token_ids: torch.Tensor
+    place_of: Mapping[str, int]
 
 
 def keeping_states(initialize_kv_cache: Callable[..., None]) -> Callable[..., None]:
@@ -123,6 +171,8 @@ class WorkerStates:
 
     def __init__(self, vllm_config: Any):
         self._manager = GrammarManager(vllm_config, compile_timeout=_COMPILE_TIMEOUT)
+        # To model runner V2 a preempted request comes back as a new one.
+        self._comes_back_shorter = not vllm_config.use_v2_model_runner
         # vLLM tells no model runner that it ends. Without this a thread would wait for
         # the compile deadline.
         weakref.finalize(self, self._manager.clear_backend).atexit = False
@@ -138,13 +188,15 @@ class WorkerStates:
         """How many requests it follows."""
         return len(self._requests)
 
-    def begin_step(self, scheduler_output: Any, drawing: Iterable[str]) -> None:
+    def begin_step(self, scheduler_output: Any, drawing: Iterable[str], drafts: DeviceDrafts | None = None) -> None:
         """Start to fill the masks of a step.
 
         Args:
             scheduler_output: vLLM's ``SchedulerOutput``.
             drawing: the requests that draw in this step: those without more of a prompt
                 to compute.
+            drafts: those that only the device has; None if they are in
+                ``scheduler_output``.
         """
         self.take_masks()  # of a step that drew nothing: its thread has ended
         for request_id in scheduler_output.finished_req_ids:
@@ -153,22 +205,19 @@ class WorkerStates:
             self._requests.pop(new.req_id, None)
             if is_handed_over(new.sampling_params):
                 self._add(new)
-        self._take_back(scheduler_output.scheduled_cached_reqs)
+        if self._comes_back_shorter:
+            self._take_back(scheduler_output.scheduled_cached_reqs)
         self._rows = [self._requests[request_id] for request_id in drawing if request_id in self._requests]
         drawn, self._drawn = self._drawn, None
         starting, self._starting = self._starting, []
         if not self._rows and drawn is None and not starting:
             return
-        scheduled = scheduler_output.scheduled_spec_decode_tokens
-        drafts = {
-            followed: scheduled[followed.request.request_id]
-            for followed in self._rows
-            if followed.request.request_id in scheduled
-        }
-        if starting or not (drawn is None or drawn.is_here):
-            self._masks = self._thread.submit(self._wait_and_advance, drawn, self._rows, drafts, starting)
+        drafted = self._drafts(scheduler_output.scheduled_spec_decode_tokens, drafts)
+        are_here = all(each is None or each.tokens.are_here for each in (drawn, drafted))
+        if starting or not are_here:
+            self._masks = self._thread.submit(self._wait_and_advance, drawn, self._rows, drafted, starting)
         else:
-            self._masks = self._advance(drawn, self._rows, drafts)
+            self._masks = self._advance(drawn, self._rows, drafted)
 
     def take_masks(self) -> MaskBatch | None:
         """The masks of the step, None if none of its rows is constrained."""
@@ -186,9 +235,21 @@ class WorkerStates:
         """
         if self._rows:
             requests = {index_of[followed.request.request_id]: followed for followed in self._rows}
-            self._drawn = _DrawnTokens.copy(token_ids, requests)
+            self._drawn = _DrawnTokens(_TokenLists(token_ids), requests, token_ids.shape[1])
 
     # -- private -----------------------------------------------------------------------
+
+    def _drafts(self, scheduled: Mapping[str, list[int]], on_device: DeviceDrafts | None) -> _Drafts | None:
+        names = {followed: followed.request.request_id for followed in self._rows}
+        known = {followed: scheduled[name] for followed, name in names.items() if name in scheduled}
+        if not known:
+            return None
+        if on_device is None:
+            places = {followed: (place, len(tokens)) for place, (followed, tokens) in enumerate(known.items())}
+            return _Drafts(_TokenLists(list(known.values())), places)
+        places = {followed: (on_device.place_of[names[followed]], len(tokens)) for followed, tokens in known.items()}
+        # All of them: an index would have to be copied to the device first.
+        return _Drafts(_TokenLists(on_device.token_ids), places)
 
     def _add(self, new: Any) -> None:
         request = request_of(new.req_id, new.prompt_token_ids, new.sampling_params)
@@ -241,7 +302,7 @@ class WorkerStates:
         self,
         drawn: _DrawnTokens | None,
         rows: list[_Followed],
-        drafts: Mapping[_Followed, list[int]],
+        drafts: _Drafts | None,
         starting: list[PendingGrammar],
     ) -> MaskBatch:
         """``_advance``, after what has to come before it."""
@@ -250,28 +311,27 @@ class WorkerStates:
                 pending.result()  # logs why; its rows allow nothing, so that the scheduler ends it
         return self._advance(drawn, rows, drafts).result()
 
-    def _advance(
-        self, drawn: _DrawnTokens | None, rows: list[_Followed], drafts: Mapping[_Followed, list[int]]
-    ) -> Future[MaskBatch]:
+    def _advance(self, drawn: _DrawnTokens | None, rows: list[_Followed], drafts: _Drafts | None) -> Future[MaskBatch]:
         """Accept the tokens of the last step, and fill the masks of the next."""
         assert self._manager.structout is not None
         accepted = {}
-        for followed, tokens in {} if drawn is None else drawn.tokens.items():
+        for followed, tokens in () if drawn is None else drawn.by_request.items():
             followed.token_ids += tokens
             if min(tokens) < 0:  # the scheduler ends the request
                 continue
             constrained = self._constrained(followed, tokens) if followed.is_reasoning else tokens
             if constrained:
                 accepted[followed.key] = constrained
+        drafted = {} if drafts is None else drafts.by_request
         bounds = {
-            followed.key: self._manager.bounds(followed.request, drafts.get(followed, ()))
+            followed.key: self._manager.bounds(followed.request, drafted.get(followed, ()))
             for followed in rows
             if followed.is_reasoning
         }
         return self._manager.structout.step(
             accepted,
             [followed.key for followed in rows],
-            {followed.key: tokens for followed, tokens in drafts.items()},
+            {followed.key: tokens for followed, tokens in drafted.items()},
             bounds=bounds,
             strict=False,
         )

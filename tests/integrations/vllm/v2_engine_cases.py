@@ -43,6 +43,7 @@ register()
 KINDS = [
     *("sync", "async", "sync with drafts", "async with drafts"),
     *("sync, states in the worker", "async, states in the worker"),
+    *("sync with drafts, states in the worker", "async with drafts, states in the worker"),
 ]
 
 
@@ -59,10 +60,10 @@ def engine(request, model: Path) -> Iterator[LLM]:
 
 
 @contextmanager
-def running(model: Path, *, is_async: bool, keeps_states: bool, **options) -> Iterator[LLM]:
+def running(model: Path, *, is_async: bool, keeps_states: bool, wants_states: bool = False, **options) -> Iterator[LLM]:
     """An engine that ends with the context."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STRUCTOUT_VLLM_WORKER_STATES", str(int(keeps_states)))
+        patch.setenv("STRUCTOUT_VLLM_WORKER_STATES", str(int(keeps_states or wants_states)))
         if is_async:
             patch.setattr(CpuPlatform, "check_and_update_config", with_async_scheduling())
         defaults = {"enforce_eager": True, "max_model_len": 256, "max_num_seqs": 16, "disable_log_stats": False}
@@ -152,6 +153,8 @@ def test_seeded_texts_do_not_depend_on_drafts_or_on_asynchronous_scheduling(engi
     texts = [(output.text, output.finish_reason, len(output.logprobs or [])) for output in outputs]
     assert texts == TEXTS.setdefault("seeded", texts)
     assert [reason for _, reason, _ in texts] == ["stop", "stop", "stop", "length"]
+    accepted = [m.value for m in engine.get_metrics() if m.name == "vllm:spec_decode_num_accepted_tokens"]
+    assert sum(accepted) > 20 if is_with_drafts(engine) else not accepted
 
 
 def test_a_dead_end_ends_its_request_with_an_error_and_no_other(engine: LLM):
@@ -168,14 +171,28 @@ def test_a_dead_end_ends_its_request_with_an_error_and_no_other(engine: LLM):
     assert (len(free.token_ids), free.finish_reason) == (10, "length")
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_preempted_requests_whose_states_are_in_the_worker_draw_what_they_draw_alone(model: Path, is_async: bool):
+@pytest.mark.parametrize(
+    ("is_async", "drafts"),
+    [(False, {}), (True, {}), (True, {"speculative_config": N_GRAMS})],
+    ids=["sync", "async", "async with drafts"],
+)
+def test_preempted_requests_whose_states_are_in_the_worker_draw_what_they_draw_alone(
+    model: Path, is_async: bool, drafts: dict
+):
     """A preempted request comes back as a new one, with the tokens that it has."""
     params = [structured({"regex": "[a-f]{70}!"}, seed=seed) for seed in range(8)]
     with running(model, is_async=is_async, keeps_states=False) as roomy:
         expected = [output.token_ids for (output,) in generate(roomy, params)]
     small = {"block_size": 32, "num_gpu_blocks_override": 14}
-    with running(model, is_async=is_async, keeps_states=True, **small) as tight:
+    with running(model, is_async=is_async, keeps_states=True, **drafts, **small) as tight:
         outputs = tight.generate(["abcd abcd ef"] * len(params), params, use_tqdm=False)
         assert sum(output.metrics.num_preemptions for output in outputs) > 0
         assert [output.outputs[0].token_ids for output in outputs] == expected
+
+
+def test_other_rules_of_acceptance_leave_the_states_with_the_scheduler(model: Path):
+    rule = {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.5, 0.4, 0.3, 0.2]}
+    options = {"speculative_config": N_GRAMS | rule}
+    with running(model, is_async=False, keeps_states=False, wants_states=True, **options) as engine:
+        ((output,),) = generate(engine, [SamplingParams(max_tokens=5, ignore_eos=True)])
+        assert len(output.token_ids) == 5
