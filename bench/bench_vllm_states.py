@@ -96,8 +96,8 @@ def compare(engines: dict[str, Any], sampling: dict[str, Any], num_rounds: int) 
     runs: dict[str, list[dict[str, float]]] = {f"{place} {kind}": [] for place, kind in cases}
     for place, kind in cases:
         run(engines[place], sampling, kind)  # grammars are compiled
-    for _ in range(num_rounds):
-        for place, kind in cases:
+    for i in range(num_rounds):
+        for place, kind in cases if i % 2 else reversed(cases):  # what came before changes the next run's time
             runs[f"{place} {kind}"].append(run(engines[place], sampling, kind))
     figures = spreads(runs)
     for place in PLACES:  # of neighbours in time, so that a busy machine slows both
@@ -133,7 +133,7 @@ def main() -> None:
     with saved(model) as (folder, tokenizer), engines(folder) as running:
         torch.set_num_threads(1)
         for label in ("T=0", "T=1"):
-            figures = compare(running, SAMPLING[label], 1 if arguments.quick else 9)
+            figures = compare(running, SAMPLING[label], 1 if arguments.quick else 31)
             row = {**shape_of(model, tokenizer, NUM_REQUESTS), "sampling": label, **figures}
             results.add(row)
             say(row)
