@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
-from manager_peers import BareBackend, Peer, Structout
+from manager_peers import BareBackend, Peer, Pooled, Structout
 from vllm_manager import VllmManager, vllm_version
 
 import structout
@@ -41,6 +41,7 @@ from structout.masks.pool import MaskDeduplicator, MaskPool
 
 AUTO = "structout auto"  # with the engine that it chooses; "structout" uses xgrammar, as vLLM does
 FILL_THREADS = min(8, os.cpu_count() or 1)
+AUTO_POOLED = f"{AUTO}, pooled"  # rows are numbers of masks in the workers' pools
 AUTO_ON_THREADS = f"structout auto, {FILL_THREADS} threads"
 # The peers bound no whitespace, and masks are compared.
 CONFIG = StructuredOutputsConfig(max_whitespace=None, fill_threads=1)
@@ -160,7 +161,7 @@ class Replay:
         order = self._random.sample(list(self.peers), len(self.peers))
         fills = {name: partial(peer.grammar_bitmask, ids, drafts) for name, peer in self.peers.items()}
         masks = self.timings.take("grammar_bitmask", fills, order)
-        self._compare(masks)
+        self._compare({name: self.peers[name].rows(result) for name, result in masks.items()})
         for name, peer in self.peers.items():
             if drafts and isinstance(peer, VllmManager):
                 self.timings.take("validate_tokens", {name: partial(peer.validate, drafts)}, [name])
@@ -208,6 +209,7 @@ def time_steps(
         peers: dict[str, Peer] = {
             "structout": Structout(by_xgrammar, "xgrammar:no-fallback"),
             AUTO: Structout(manager(CONFIG), "auto"),
+            AUTO_POOLED: Pooled(manager(replace(CONFIG, mask_pool_capacity=POOL_CAPACITY)), "auto"),
             "bare fills": BareBackend(by_xgrammar.vocabulary, num_requests * (1 + num_drafts)),
         }
         if FILL_THREADS > 1:

@@ -11,6 +11,7 @@ import structout
 from structout import StructuredOutputManager, StructuredOutputOptions, StructuredOutputsParams
 from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.vocabulary import Vocabulary
+from structout.masks.pool import MaskPool, PooledMaskBatch
 
 
 class Peer(Protocol):
@@ -26,14 +27,16 @@ class Peer(Protocol):
 
     def finish(self, request_id: str) -> None: ...
 
-    def grammar_bitmask(
-        self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]
-    ) -> npt.NDArray[np.int32]: ...
+    def grammar_bitmask(self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> Any: ...
+
+    def rows(self, masks: Any) -> npt.NDArray[np.int32]:
+        """What ``grammar_bitmask`` has returned, as mask rows. Not timed."""
+        return masks
 
     def accept(self, token_ids: Mapping[str, Sequence[int]]) -> None: ...
 
 
-class Structout:
+class Structout(Peer):
     """
     Args:
         prefix: a prefix of request ids, so that two instances may share a manager.
@@ -70,7 +73,25 @@ class Structout:
         return {self._prefix + request_id: ids for request_id, ids in tokens.items()}
 
 
-class BareBackend:
+class Pooled(Structout):
+    """The manager whose workers have a pool of masks: a step names the slots of its
+    rows, and has the masks that are new to the pool."""
+
+    def __init__(self, manager: StructuredOutputManager, backend: str):
+        super().__init__(manager, backend)
+        capacity = manager.config.mask_pool_capacity
+        self._pool = MaskPool(capacity, len(manager.vocabulary.token_bytes), "cpu")
+
+    def grammar_bitmask(self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> PooledMaskBatch:
+        return self._manager.pooled_bitmask(request_ids, drafts or None)
+
+    def rows(self, masks: PooledMaskBatch) -> npt.NDArray[np.int32]:
+        self._pool.update(masks)
+        rows: npt.NDArray[np.int32] = self._pool.bitmask.numpy()[masks.row_slots]
+        return rows
+
+
+class BareBackend(Peer):
     """The fills of the xgrammar backend, without a manager."""
 
     def __init__(self, vocabulary: Vocabulary, max_rows: int):

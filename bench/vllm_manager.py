@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from manager_peers import Peer
 
 
 def vllm_version() -> str | None:
@@ -30,7 +31,7 @@ def _is_installed(distribution: str) -> bool:
     return any(True for _ in importlib.metadata.distributions(name=distribution))
 
 
-class VllmManager:
+class VllmManager(Peer):
     """
     Args:
         tokenizer: a Hugging Face tokenizer.
