@@ -61,7 +61,7 @@ class Structout(Peer):
     def finish(self, request_id: str) -> None:
         self._manager.finish_request(self._prefix + request_id)
 
-    def grammar_bitmask(self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> npt.NDArray[np.int32]:
+    def grammar_bitmask(self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> Any:
         if self._prefix:
             request_ids, drafts = [self._prefix + i for i in request_ids], self._named(drafts)
         return self._manager.grammar_bitmask(request_ids, drafts or None).bitmask
@@ -82,7 +82,7 @@ class Pooled(Structout):
         capacity = manager.config.mask_pool_capacity
         self._pool = MaskPool(capacity, len(manager.vocabulary.token_bytes), "cpu")
 
-    def grammar_bitmask(self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> PooledMaskBatch:
+    def grammar_bitmask(self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> Any:
         return self._manager.pooled_bitmask(request_ids, drafts or None)
 
     def rows(self, masks: PooledMaskBatch) -> npt.NDArray[np.int32]:
