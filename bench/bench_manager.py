@@ -40,8 +40,8 @@ from structout.grammar.vocabulary import Vocabulary
 from structout.masks.pool import MaskDeduplicator, MaskPool
 
 AUTO = "structout auto"  # with the engine that it chooses; "structout" uses xgrammar, as vLLM does
-FILL_THREADS = min(8, os.cpu_count() or 1)
 AUTO_POOLED = f"{AUTO}, pooled"  # rows are numbers of masks in the workers' pools
+FILL_THREADS = min(8, os.cpu_count() or 1)
 AUTO_ON_THREADS = f"structout auto, {FILL_THREADS} threads"
 # The peers bound no whitespace, and masks are compared.
 CONFIG = StructuredOutputsConfig(max_whitespace=None, fill_threads=1)

@@ -80,7 +80,7 @@ class Pooled(Structout):
     def __init__(self, manager: StructuredOutputManager, backend: str):
         super().__init__(manager, backend)
         capacity = manager.config.mask_pool_capacity
-        self._pool = MaskPool(capacity, len(manager.vocabulary.token_bytes), "cpu")
+        self._pool = MaskPool(capacity, manager.vocabulary.size, "cpu")
 
     def grammar_bitmask(self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> Any:
         return self._manager.pooled_bitmask(request_ids, drafts or None)

@@ -6,10 +6,9 @@ import subprocess
 import pytest
 
 from support import corpus
-from support.builds import CSRC, changed_csrc, compiled, compiled_engine, cxx
+from support.builds import CSRC, SANITIZED, changed_csrc, compiled, compiled_engine, cxx
 from support.locations import NATIVE
 
-SANITIZED = ["-std=c++17", "-g1", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 RACES = ["-std=c++17", "-g1", "-O1", "-fsanitize=thread", "-pthread"]
 
 

@@ -1,6 +1,7 @@
 // masked_sample and apply_bitmask of csrc/cpu as a program, so that an emulator can run
-// them for another processor, or sanitizers watch what they read. tests/support/cpu_programs.py writes the calls to its
-// standard input: a header, then the arrays, all of them contiguous.
+// them for another processor, or sanitizers watch what they read.
+// tests/support/cpu_programs.py writes the calls to its standard input: a header, then the
+// arrays, all of them contiguous.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

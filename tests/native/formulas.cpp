@@ -188,7 +188,7 @@ void test_work_is_counted() {
   budget.draw_from(&allowance);
   bool is_refused = false;
   try {
-    formulas.disjunction(atoms);
+    formulas.conjunction(atoms);
   } catch (const engine::OverAllowance&) {
     is_refused = true;
   }

@@ -13,7 +13,6 @@ from support import apply_bitmask_cases, builds, masked_sample_cases
 from support.cpu_programs import ARM_COMPILER, ARM_EMULATOR, NEEDS_ARM, CpuProgram, compiled
 
 PORTABLE = "-DSTRUCTOUT_PORTABLE_LANES"
-SANITIZED = ("-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 TARGETS = [
     pytest.param("portable", id="portable"),
     pytest.param("arm", id="arm", marks=NEEDS_ARM),
@@ -37,7 +36,7 @@ def program(request) -> Iterator[CpuProgram]:
 @pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
 def test_kernels_read_no_memory_beyond_their_arrays(monkeypatch, capability, num_cases):
     monkeypatch.setenv("STRUCTOUT_CPU_CAPABILITY", capability)
-    with CpuProgram([str(compiled(builds.cxx(), *SANITIZED))]) as running:
+    with CpuProgram([str(compiled(builds.cxx(), *builds.SANITIZED))]) as running:
         for case in masked_sample_cases.random_cases(34, count=num_cases(100, long=2000)):
             masked_sample_cases.check(running.masked_sample_logprobs, case)
         for case in masked_sample_cases.random_cases(35, count=num_cases(5, long=50), max_vocab=150_000, max_rows=3):

@@ -12,7 +12,6 @@ shows mutant 17.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import random
@@ -23,7 +22,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from soak.hunt import Hunter, Tally
@@ -91,11 +90,11 @@ def judge_sampling(csrc: Path) -> None:
     for case in masked_sample_cases.turning_cases():
         masked_sample_cases.check(kernel.logprobs, case)
     for case in masked_sample_cases.random_cases(2, count=6, max_vocab=150_000, max_rows=3):
-        masked_sample_cases.check(functools.partial(kernel.logprobs, num_threads=3), case)
+        masked_sample_cases.check(partial(kernel.logprobs, num_threads=3), case)
     rng = random.Random(3)
     for case in masked_sample_cases.random_cases(3, count=100):
         begin, end = masked_sample_cases.random_part(rng, case.logits.shape[1])
-        masked_sample_cases.check_part(functools.partial(kernel.part, begin, end), case, begin, end)
+        masked_sample_cases.check_part(kernel.logprobs, case, begin, end)
 
 
 def _notices_formulas(csrc: Path) -> bool:

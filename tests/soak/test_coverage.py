@@ -9,10 +9,8 @@ import pytest
 
 from soak import coverage
 from soak.hunt import hunted
-from support.builds import CSRC, changed_csrc, compiled_engine
+from support.builds import CSRC, SANITIZED, changed_csrc, compiled_engine
 from support.locations import NATIVE, ROOT
-
-SANITIZED = ["-std=c++17", "-g1", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
 def replayed(target, folder, csrc=CSRC):

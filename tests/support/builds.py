@@ -18,6 +18,7 @@ from support.locations import ROOT
 
 CSRC = ROOT / "csrc"
 BUILD = ROOT / "build" / "tests"
+SANITIZED = ("-std=c++17", "-g1", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 ENGINE_ROOMS = ("base", "regular", "masks", "step", "context_free", "json", "tags")
 
 

@@ -109,12 +109,6 @@ class CpuKernel:
 
         return run(kernel, *arguments, vocab_begin=vocab_begin)
 
-    def part(self, begin: int, end: int, *arguments: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Call masked_sample_logprobs with logits of which only those of tokens
-        ``begin`` to ``end - 1`` are read."""
-        logits, *others = arguments
-        return self.logprobs(logits[:, begin:end], *others, vocab_begin=begin)
-
     def ids(self, *arguments: torch.Tensor | None) -> torch.Tensor:
         return self.logprobs(*arguments)[0]
 

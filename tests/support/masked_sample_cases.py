@@ -64,16 +64,16 @@ def check(op: Op, case: Case) -> torch.Tensor:
 
 
 def check_part(op: Op, case: Case, begin: int, end: int) -> None:
-    """Assert that an op that reads only the logits of tokens ``begin`` to ``end - 1``
-    has the bits of the reference where the logits of all others are -inf.
+    """Assert that an op that gets only the logits of tokens ``begin`` to ``end - 1``,
+    and ``vocab_begin``, has the bits of the reference where all others are -inf.
 
-    They are NaN for the op, so that it shows if it reads them.
+    Beside the op's logits there is NaN, so that it shows if it reads that.
     """
     logits = case.logits.clone()
     logits[:, :begin] = logits[:, end:] = -math.inf
     expected = reference.masked_sample_logprobs(logits, *case.arguments()[1:])
     logits[:, :begin] = logits[:, end:] = math.nan
-    got = op(logits, *case.arguments()[1:])
+    got = op(logits[:, begin:end], *case.arguments()[1:], vocab_begin=begin)
     for name, wanted, found in zip(("ids", "logprobs"), expected, got, strict=True):
         assert torch.equal(wanted.view(torch.int32), found.view(torch.int32)), f"{name} {begin} {end} {case.origin}"
 

@@ -73,9 +73,7 @@ def _draws_by_itself(vllm_config: Any) -> bool:
 def _accepts_by_itself(speculative_config: Any) -> bool:
     """Whether model runner V2 may accept drafts that are not drawn."""
     return speculative_config is not None and (
-        speculative_config.rejection_sample_method != "standard"
-        or speculative_config.draft_sample_method != "greedy"
-        or getattr(speculative_config, "fly_window_size", 0) > 0  # since 0.33
+        speculative_config.rejection_sample_method != "standard" or speculative_config.draft_sample_method != "greedy"
     )
 
 

@@ -95,7 +95,7 @@ class _DrawnTokens:
         tokens: of each request of the batch the drafts that were accepted and a token
             more, then -1.
         requests: the requests that follow grammars, by their place in ``tokens``.
-        max_tokens: the length of ``tokens``.
+        max_tokens: the most that a request may have.
     """
 
     tokens: _TokenLists
@@ -240,16 +240,16 @@ class WorkerStates:
     # -- private -----------------------------------------------------------------------
 
     def _drafts(self, scheduled: Mapping[str, list[int]], on_device: DeviceDrafts | None) -> _Drafts | None:
-        names = {followed: followed.request.request_id for followed in self._rows}
-        known = {followed: scheduled[name] for followed, name in names.items() if name in scheduled}
-        if not known:
+        rows = [followed for followed in self._rows if followed.request.request_id in scheduled]
+        if not rows:
             return None
+        drafts = [scheduled[followed.request.request_id] for followed in rows]
         if on_device is None:
-            places = {followed: (place, len(tokens)) for place, (followed, tokens) in enumerate(known.items())}
-            return _Drafts(_TokenLists(list(known.values())), places)
-        places = {followed: (on_device.place_of[names[followed]], len(tokens)) for followed, tokens in known.items()}
-        # All of them: an index would have to be copied to the device first.
-        return _Drafts(_TokenLists(on_device.token_ids), places)
+            tokens, places = _TokenLists(drafts), [*range(len(rows))]
+        else:  # all of them: an index would have to be copied to the device first
+            tokens = _TokenLists(on_device.token_ids)
+            places = [on_device.place_of[followed.request.request_id] for followed in rows]
+        return _Drafts(tokens, dict(zip(rows, zip(places, map(len, drafts), strict=True), strict=True)))
 
     def _add(self, new: Any) -> None:
         request = request_of(new.req_id, new.prompt_token_ids, new.sampling_params)

@@ -21,7 +21,7 @@ from structout.grammar.native.token_index import vocabulary_trie
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
-from support.builds import compiled_engine
+from support.builds import SANITIZED, compiled_engine
 from support.grammar_cases import program_vocabulary
 from support.grammar_walks import BYTES, allowed, mask_of, started, walk
 from support.locations import CORPUS, NATIVE, ROOT
@@ -312,8 +312,7 @@ def test_states_along_a_json_text_are_those_of_the_overview():
 def test_fuzzed_grammars_have_no_memory_error_and_no_undefined_behaviour(request):
     if not request.config.getoption("--long"):
         pytest.skip("building grammars with sanitizers takes minutes: make test-all")
-    flags = ["-std=c++17", "-g1", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    program = compiled_engine("grammar_fuzz", NATIVE / "grammar_fuzz.cpp", flags)
+    program = compiled_engine("grammar_fuzz", NATIVE / "grammar_fuzz.cpp", SANITIZED)
     # `make soak ONLY=nested` reads more of them, without sanitizers.
     result = subprocess.run([program, "23", "1500", "100"], capture_output=True, text=True, timeout=900)
     assert result.returncode == 0, result.stderr[-3_000:]

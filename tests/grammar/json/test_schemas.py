@@ -15,7 +15,7 @@ import pytest
 from structout.grammar.native.extension import core
 from structout.grammar.vocabulary import Vocabulary
 from support import corpus, fresh_process
-from support.builds import compiled_engine
+from support.builds import SANITIZED, compiled_engine
 from support.engine_schemas import EngineSchema
 from support.json_engine import BYTE_TOKENS, JsonEngine, refusal_of
 from support.json_engine_checks import NOT_ENDED, STYLES, Walker, check_texts, check_walks
@@ -534,8 +534,7 @@ def test_fuzzed_json_schema_has_no_memory_error_and_no_undefined_behaviour(reque
     rng = random.Random("corpus")
     texts = [json.dumps(line["schema"]) for line in corpus.LINES] + [EngineSchema(rng).text for _ in range(300)]
     (tmp_path / "corpus").write_text("\n".join(texts))
-    flags = ["-std=c++17", "-g1", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    program = compiled_engine("json_fuzz", NATIVE / "json_fuzz.cpp", flags)
+    program = compiled_engine("json_fuzz", NATIVE / "json_fuzz.cpp", SANITIZED)
     command = [program, "3000", tmp_path / "corpus"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert result.returncode == 0, result.stderr[-3_000:]

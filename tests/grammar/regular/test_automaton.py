@@ -18,7 +18,7 @@ from structout.grammar.native.algorithms import ForcedPath, coalesce
 from structout.grammar.native.automaton import Automaton, AutomatonLimits
 from support import corpus
 from support.automaton_texts import drawn_text
-from support.builds import compiled_engine
+from support.builds import SANITIZED, compiled_engine
 from support.locations import CORPUS, NATIVE
 from support.random_patterns import HOSTILE, PLAIN, anchored, mutated, random_pattern
 
@@ -353,8 +353,7 @@ def test_limits_are_those_that_were_given():
 def test_fuzzed_core_has_no_memory_error_and_no_undefined_behaviour(request):
     if not request.config.getoption("--long"):
         pytest.skip("building the core with sanitizers takes most of a minute: make test-all")
-    flags = ["-std=c++17", "-g1", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    program = compiled_engine("automaton_fuzz", NATIVE / "automaton_fuzz.cpp", flags)
+    program = compiled_engine("automaton_fuzz", NATIVE / "automaton_fuzz.cpp", SANITIZED)
     result = subprocess.run([program, "3000"], capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr[-3_000:]
     num_compiled, num_refused = map(int, result.stdout.split())
