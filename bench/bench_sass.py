@@ -406,45 +406,6 @@ CASES = [
 ]
 
 
-@dataclass
-class MaskTile:
-    """A tile of apply_bitmask, 4,096 tokens of one row: the loop over rows, from one
-    load of a mask to the next."""
-
-    name: str
-    rows: int
-    shapes: list[list[str]]
-    masked_share: float
-
-    def estimate(self, model: Model, blocks: Blocks) -> dict[str, float]:
-        loops = [shortest_loop(blocks, marks) for marks in self.shapes]
-        loop = min(filter(None, loops), key=len, default=[])
-        tiles = self.rows * VOCAB / 4096
-        moved = self.rows * VOCAB * (1 / 8 + 2 * self.masked_share)
-        issue = model.issue(len(loop), tiles)
-        us = model.launch + 2 * model.load + max(model.memory(moved), issue)
-        return {"path_instructions": len(loop), "issue_us": round(issue, 1), "us": round(us, 1)}
-
-
-STORE_16, STORE_1 = r"STG\.E\.128", r"STG\.E\.U16"
-APPLY = "apply_bitmask_kernelIt"
-# 16 stores fill a tile. In a tile of a nearly full mask, each of four groups has one
-# disallowed token, which its lane finds by itself, and takes a sector.
-TILES = [
-    MaskTile("nothing allowed", 256, [[LOAD_16, *[STORE_16] * 16]], 1.0),
-    MaskTile(
-        "99.9% allowed",
-        4096,
-        [
-            [LOAD_16, *["FLO", STORE_1] * 4],
-            [LOAD_16, r"VOTE\.ALL", *[STORE_1] * 4],
-            [LOAD_16, *[*[r"SHFL\.IDX"] * 4, STORE_1] * 4],
-        ],
-        0.001 * 16,
-    ),
-]
-
-
 def nvcc_version() -> str:
     """The compiler that is on PATH, which is the one that setup.py uses."""
     printed = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=True).stdout
@@ -469,14 +430,10 @@ def steps(library: Path, architectures: tuple[int, ...]) -> Iterator[dict[str, A
 def estimates(library: Path) -> Iterator[dict[str, Any]]:
     """The cases, in bfloat16 on sm_90."""
     found, used = kernels(library, 90), resources(library)
-    cases: list[tuple[str, str, Case | MaskTile]] = [
-        *(("masked_sample", case.kernel, case) for case in CASES),
-        *(("apply_bitmask", APPLY, tile) for tile in TILES),
-    ]
-    for op, pattern, case in cases:
-        kernel = next(name for name in found if re.search(pattern, name))
+    for case in CASES:
+        kernel = next(name for name in found if re.search(case.kernel, name))
         registers, shared_bytes = used[kernel]
-        row: dict[str, Any] = {"case": case.name, "op": op, "rows": case.rows}
+        row: dict[str, Any] = {"case": case.name, "rows": case.rows}
         row |= {"registers": registers, "shared_bytes": shared_bytes}
         yield row | case.estimate(Model(), found[kernel])
 

@@ -1,25 +1,27 @@
-"""apply_bitmask in Triton. It divides the work as csrc/cuda/apply_bitmask.cu does.
+"""apply_bitmask in Triton.
 
     logits[n, v] = -inf where bit v of bitmask[rows[n]] is 0
 
-Bytes moved per row: V/8 of mask, and the logit of each disallowed token once. Logits
-are never read. A tile that allows every token costs its mask alone. A tile that allows
-none is filled by vector stores, a mixed one by stores with a predicate per token.
+The logits of a byte of mask, eight tokens, are written together. Where some of them are
+allowed, they are read before: what a store to a part of a sector lacks would be read
+anyway, later and out of order. Only at the end of a row are tokens stored alone.
 
-Launch: one program per TILE_WORDS mask words of a row; programs stride over the rows.
+Bytes moved per row: V/8 of mask, each disallowed logit once, and the logits beside it
+once more in each direction.
+
+Launch: one program per TILE_BYTES of a row's mask. Programs lie as the logits do in
+memory, so those that run at a time write side by side.
 """
 
-import functools
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-TILE_WORDS = 64  # 2,048 tokens
-PROGRAMS_PER_SM = 16
+TILE_BYTES = 128  # 1,024 tokens
+NUM_WARPS = 2
 MAX_GRID_ROWS = 65535
-_INTERPRETER_SMS = 1
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_masks"])  # a new batch size must not compile a new kernel
@@ -35,14 +37,11 @@ def apply_bitmask_kernel(
     mask_row_stride,
     rows_stride,
     HAS_ROWS: tl.constexpr,
-    TILE_WORDS: tl.constexpr,
+    TILE_BYTES: tl.constexpr,
 ):
-    word = tl.program_id(0) * TILE_WORDS + tl.arange(0, TILE_WORDS)
-    # Bits past the last column read as allowed, so that nothing is stored there.
-    tokens_left = tl.minimum(tl.maximum(vocab_size - word * 32, 0), 32)
-    past_end = tl.where(tokens_left < 32, -1 << tl.minimum(tokens_left, 31), 0)
-    bit = tl.arange(0, 32)
-    token = word[:, None] * 32 + bit[None, :]
+    byte = tl.program_id(0) * TILE_BYTES + tl.arange(0, TILE_BYTES)
+    bit = tl.arange(0, 8)
+    token = byte[:, None] * 8 + bit[None, :]
 
     for row in range(tl.program_id(1), num_rows, tl.num_programs(1)):
         row_id = tl.cast(row, tl.int64)
@@ -51,22 +50,21 @@ def apply_bitmask_kernel(
         if row_id != -1:
             # A row id out of range allows nothing and reads nothing.
             is_known = (row_id >= 0) & (row_id < num_masks)
-            num_words = tl.where(is_known, words_per_mask, 0)
-            at = bitmask + tl.where(is_known, row_id, 0) * mask_row_stride + word
-            allowed = tl.load(at, mask=word < num_words, other=0) | past_end
+            num_bytes = tl.where(is_known, words_per_mask * 4, 0)
+            mask = bitmask + tl.where(is_known, row_id, 0) * mask_row_stride
+            at = mask.to(tl.pointer_type(tl.uint8)) + byte
+            allowed = tl.load(at, mask=byte < num_bytes, other=0).to(tl.int32)
+            is_allowed = (allowed[:, None] >> bit[None, :]) & 1 != 0
             out = logits + tl.cast(row, tl.int64) * logits_row_stride + token
-            neg_inf = tl.full([TILE_WORDS, 32], float("-inf"), logits.dtype.element_ty)
-            if tl.max(tl.where(allowed == 0, 0, 1), 0) == 0:
-                tl.store(out, neg_inf)
-            elif tl.min(tl.where(allowed == -1, 1, 0), 0) == 0:
-                tl.store(out, neg_inf, mask=((allowed[:, None] >> bit[None, :]) & 1) == 0)
-
-
-@functools.lru_cache
-def _num_sms(device: torch.device) -> int:
-    if device.type != "cuda":
-        return _INTERPRETER_SMS
-    return torch.cuda.get_device_properties(device).multi_processor_count
+            neg_inf = tl.full([TILE_BYTES, 8], float("-inf"), logits.dtype.element_ty)
+            if (tl.program_id(0) + 1) * TILE_BYTES * 8 > vocab_size:
+                tl.store(out, neg_inf, mask=(token < vocab_size) & (is_allowed == 0))
+            else:
+                # The compiler uses vectors where a condition is the same for eight tokens.
+                is_changed = tl.broadcast_to((allowed != 255)[:, None], [TILE_BYTES, 8])
+                is_mixed = is_changed & (allowed != 0)[:, None]
+                values = tl.load(out, mask=is_mixed, other=float("-inf"))
+                tl.store(out, tl.where(is_allowed, values, neg_inf), mask=is_changed)
 
 
 def _as_matrix(tensor: torch.Tensor) -> torch.Tensor:
@@ -87,9 +85,8 @@ def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tenso
             f"apply_bitmask: the Triton kernel needs fewer than 2^31 columns, got {vocab_size}; "
             "set STRUCTOUT_BACKEND=cuda"
         )
-    tiles = triton.cdiv(vocab_size, TILE_WORDS * 32)
-    resident_rows = max(1, _num_sms(logits.device) * PROGRAMS_PER_SM // tiles)
-    kernel: Any = apply_bitmask_kernel[(tiles, min(num_rows, resident_rows, MAX_GRID_ROWS))]
+    tiles = triton.cdiv(vocab_size, TILE_BYTES * 8)
+    kernel: Any = apply_bitmask_kernel[(tiles, min(num_rows, MAX_GRID_ROWS))]
     with torch.cuda.device_of(logits):
         kernel(
             logits,
@@ -103,5 +100,6 @@ def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tenso
             bitmask.stride(0),
             0 if rows is None else rows.stride(0),
             HAS_ROWS=rows is not None,
-            TILE_WORDS=TILE_WORDS,
+            TILE_BYTES=TILE_BYTES,
+            num_warps=NUM_WARPS,
         )

@@ -6,7 +6,8 @@
 
 namespace structout {
 
-// Writes -inf to every logit that its row's mask disallows. Never reads the logits.
+// Writes -inf to every logit that its row's mask disallows. Others beside it may be
+// written as they were.
 struct ApplyBitmaskParams {
   void* logits;  // [num_rows, vocab_size], last dimension contiguous
   int64_t num_rows;

@@ -1,17 +1,17 @@
 // logits[n, v] = -inf where bit v of bitmask[rows[n]] is 0.
 //
-// One warp owns a tile of 4,096 tokens of one row: 32 lanes x 16 bytes of mask, loaded
-// coalesced, a row ahead. Groups of 128 tokens, whose mask one lane holds, are filled
-// with 16 bytes per lane if they are fully disallowed. In a group with few disallowed
-// tokens its lane stores -inf to each of them. For other groups the warp gets the words
-// by shuffles, and its lanes store to tokens that lie side by side.
+// Logits are written 16 bytes at a time, side by side. 16 bytes of which some are allowed
+// are read before: memory is written in sectors of 32 bytes, and what a store to a part of
+// one lacks would be read anyway, later and out of order. Only in tiles with few
+// disallowed tokens are these stored one by one, because nothing waits for a store.
 //
-// Bytes moved per row: V/8 of mask, and the logit of each disallowed token once. Logits
-// are never read.
+// Bytes moved per row: V/8 of mask, each disallowed logit once, and the logits in the same
+// 16 bytes once more in each direction.
 //
-// Launch: blocks of 2 warps. grid.x covers a row and grid.y strides over the rows, so
-// no thread needs a division. grid.y is such that all blocks run at a time and have the
-// same number of rows, give or take one.
+// Launch: in small batches a thread for 16 bytes of logits, which it reads beside their
+// mask, so that it waits once. Otherwise a warp for a tile of 2,048 tokens. The blocks lie
+// as the logits do in memory, so those that run at a time write side by side. Blocks that
+// went on to other rows would drift apart.
 #include <algorithm>
 
 #include "cuda/apply_bitmask.h"
@@ -20,129 +20,192 @@
 namespace structout::cuda {
 namespace {
 
-constexpr int kWarps = 2;            // small blocks spread a single row over many SMs
-constexpr int kBlocksPerSm = 24;     // 48 warps an SM: enough 512-byte mask loads in flight to cover their latency
-constexpr int kMaxGridRows = 65535;  // CUDA's limit on gridDim.y
+constexpr int kSmallBatchThreads = 128;
+constexpr int64_t kSmallBatchVectors = 4096;  // at most, of 16 bytes for each multiprocessor
 
-constexpr int kWordsPerGroup = 4;  // what one lane loads
-constexpr int kTokensPerGroup = kWordsPerGroup * kBitsPerWord;
-constexpr int kTokensPerTile = kLanes * kTokensPerGroup;
-constexpr int kWordsPerTile = kLanes * kWordsPerGroup;
-constexpr int kFewDisallowed = 6;  // in a group: its lane stores to them alone, in fewer instructions
+constexpr int kWarps = 8, kBlocksPerSm = 5;
+constexpr int kWordsPerLane = 2, kWordsPerTile = kWordsPerLane * kLanes;
+constexpr int kTokensPerTile = kWordsPerTile * kBitsPerWord;
+constexpr unsigned kFewDisallowed = 2;  // of the tokens of each lane's words
 
-// Bits past the last column read as allowed, so that nothing is stored there.
-__device__ __forceinline__ uint32_t allow_past_end(uint32_t word, int64_t first_token, int64_t vocab_size) {
-  const int64_t left = vocab_size - first_token;
-  if (left >= kBitsPerWord) return word;
-  return left <= 0 ? kAllAllowed : word | kAllAllowed << left;
+constexpr int64_t kMaxGridRows = 65535;  // CUDA's limit on gridDim.y
+
+// 16 bytes of logits.
+template <class T>
+constexpr int kTokensPerVector = 16 / sizeof(T);
+template <class T>
+constexpr uint32_t kWholeVector = (1u << kTokensPerVector<T>)-1;
+
+template <class T>
+__device__ __forceinline__ T* logits_of(const ApplyBitmaskParams& params, int64_t row, int64_t token) {
+  return static_cast<T*>(params.logits) + row * params.row_stride + token;
 }
 
-// The lane's words of a tile. A row that is free allows everything.
-__device__ __forceinline__ uint4 load_group(const ApplyBitmaskParams& params, int64_t row, int64_t tile, int lane) {
-  const MaskRow mask = mask_row(params.bitmask, params.rows, row);
-  if (mask.is_free) return make_uint4(kAllAllowed, kAllAllowed, kAllAllowed, kAllAllowed);
-  const int64_t first = tile * kWordsPerTile + lane * kWordsPerGroup, token = first * kBitsPerWord;
-  const bool is_whole = (tile + 1) * kWordsPerTile <= mask.num_words && is_16_byte_aligned(mask.words);
-  uint4 words;
-  if (is_whole) {
-    words = __ldg(reinterpret_cast<const uint4*>(mask.words + first));
-  } else {
-    words = make_uint4(mask.word(first), mask.word(first + 1), mask.word(first + 2), mask.word(first + 3));
-  }
-  if ((tile + 1) * kTokensPerTile > params.vocab_size) {
-    words.x = allow_past_end(words.x, token, params.vocab_size);
-    words.y = allow_past_end(words.y, token + kBitsPerWord, params.vocab_size);
-    words.z = allow_past_end(words.z, token + 2 * kBitsPerWord, params.vocab_size);
-    words.w = allow_past_end(words.w, token + 3 * kBitsPerWord, params.vocab_size);
-  }
-  return words;
+// A word of -inf.
+template <class T>
+__device__ __forceinline__ uint32_t fill_of(const ApplyBitmaskParams& params) {
+  return sizeof(T) == 4 ? params.neg_inf : params.neg_inf * 0x10001u;
+}
+
+// The vector with -inf for each token whose bit is 0.
+template <class T>
+__device__ __forceinline__ uint4 masked(const uint4& vector, uint32_t allowed, uint32_t fill) {
+  const auto masked_word = [&](uint32_t word, int i) {
+    uint32_t kept = allowed >> i & 1u ? ~0u : 0;
+    if (sizeof(T) == 2) kept = (allowed >> 2 * i & 1u ? 0xffffu : 0) | (allowed >> 2 * i & 2u ? 0xffff0000u : 0);
+    return (word & kept) | (fill & ~kept);
+  };
+  return make_uint4(masked_word(vector.x, 0), masked_word(vector.y, 1), masked_word(vector.z, 2),
+                    masked_word(vector.w, 3));
 }
 
 template <class T>
-__device__ __forceinline__ void mask_word(T* logits, uint32_t allowed, T neg_inf) {
+__device__ __forceinline__ void mask_one_by_one(T* logits, uint32_t allowed, T neg_inf) {
   for (uint32_t bits = ~allowed; bits != 0; bits &= bits - 1) {
     logits[__ffs(static_cast<int>(bits)) - 1] = neg_inf;
   }
 }
 
-template <class T, bool kIsAligned>
-__device__ __forceinline__ void mask_tile(T* logits, const uint4& lane_words, T neg_inf, int lane) {
-  constexpr int kTokensPerStore = 16 / sizeof(T), kTokensPerStep = kLanes * kTokensPerStore;
-  constexpr int kGroupsPerStep = kTokensPerStep / kTokensPerGroup;
-  constexpr uint32_t kStepGroups = (1u << kGroupsPerStep) - 1;
-  const uint32_t fill = sizeof(T) == 4 ? neg_inf : neg_inf * 0x10001u;
-  const uint4 fill_16_bytes = make_uint4(fill, fill, fill, fill);
+template <class T>
+__global__ void __launch_bounds__(kSmallBatchThreads) apply_bitmask_by_vectors(ApplyBitmaskParams params) {
+  constexpr int kTokens = kTokensPerVector<T>;
+  const int64_t row = blockIdx.y, token = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kTokens;
+  const int64_t left = params.vocab_size - token;
+  if (left <= 0) return;
+  T* const logits = logits_of<T>(params, row, token);
+  const bool is_vector = left >= kTokens && is_16_byte_aligned(logits);
+  uint4 vector = {};
+  if (is_vector) vector = load_16_bytes(logits);
+  const MaskRow mask = mask_row(params.bitmask, params.rows, row);
+  if (mask.is_free) return;
+  uint32_t allowed = mask.word(token / kBitsPerWord) >> token % kBitsPerWord & kWholeVector<T>;
+  if (allowed == kWholeVector<T>) return;
+  if (is_vector) return store_16_bytes(logits, masked<T>(vector, allowed, fill_of<T>(params)));
+  if (left < kTokens) allowed |= ~0u << left;
+  mask_one_by_one(logits, allowed | ~kWholeVector<T>, static_cast<T>(params.neg_inf));
+}
 
-  const int num_allowed = __popc(lane_words.x) + __popc(lane_words.y) + __popc(lane_words.z) + __popc(lane_words.w);
-  const uint32_t empty_groups = kIsAligned ? __ballot_sync(kWholeWarp, num_allowed == 0) : 0;
-  T* const first = logits + lane * kTokensPerStore;
-  if (empty_groups == kWholeWarp) {
-#pragma unroll 4
-    for (int step = 0; step < kTokensPerTile / kTokensPerStep; ++step) {
-      store_16_bytes(first + step * kTokensPerStep, fill_16_bytes);
+// A lane's words of a tile's mask: side by side with those of the other lanes.
+struct LaneWords {
+  uint32_t at[kWordsPerLane];
+
+  // Bits past the last column read as allowed, so that nothing is stored there.
+  __device__ LaneWords(const MaskRow& mask, int64_t first_word, int64_t vocab_size) {
+#pragma unroll
+    for (int i = 0; i < kWordsPerLane; ++i) {
+      const int64_t word = first_word + i * kLanes + lane(), left = vocab_size - word * kBitsPerWord;
+      at[i] = word < mask.num_words ? __ldg(mask.words + word) : 0;
+      if (left < kBitsPerWord) at[i] = left <= 0 ? kAllAllowed : at[i] | kAllAllowed << left;
+    }
+  }
+
+  __device__ static int lane() { return static_cast<int>(threadIdx.x) % kLanes; }
+  // Where the logits of a word begin, in those of the tile.
+  __device__ static int token(int i) { return (i * kLanes + lane()) * static_cast<int>(kBitsPerWord); }
+};
+
+// Masks the tokens before the row's end that do not fill a vector, and marks them as
+// allowed.
+template <class T>
+__device__ __forceinline__ void mask_rest(T* logits, LaneWords& words, int64_t left, T neg_inf) {
+  const int rest = static_cast<int>(left % kTokensPerVector<T>), begin = static_cast<int>(left) - rest;
+  if (rest == 0) return;
+#pragma unroll
+  for (int i = 0; i < kWordsPerLane; ++i) {
+    const int place = begin - LaneWords::token(i);  // in the word
+    if (place < 0 || place >= kBitsPerWord) continue;
+    const uint32_t before = (1u << place) - 1;
+    mask_one_by_one(logits + LaneWords::token(i), words.at[i] | before, neg_inf);
+    words.at[i] |= ~before;
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void mask_tile(T* logits, LaneWords words, int64_t left, const ApplyBitmaskParams& params) {
+  constexpr int kTokens = kTokensPerVector<T>;
+  constexpr int kVectorsPerWord = kBitsPerWord / kTokens, kWordsPerStep = kLanes / kVectorsPerWord;
+  constexpr int kInFlight = 4;  // loads of a lane
+  const T neg_inf = static_cast<T>(params.neg_inf);
+  const uint32_t fill = fill_of<T>(params);
+  const int lane = LaneWords::lane();
+
+  unsigned num_disallowed = 0;
+  for (int i = 0; i < kWordsPerLane; ++i) num_disallowed += static_cast<unsigned>(__popc(~words.at[i]));
+  if (__all_sync(kWholeWarp, num_disallowed <= kFewDisallowed)) {
+#pragma unroll
+    for (int i = 0; i < kWordsPerLane; ++i) mask_one_by_one(logits + LaneWords::token(i), words.at[i], neg_inf);
+    return;
+  }
+  if (!is_16_byte_aligned(logits)) {
+#pragma unroll
+    for (int i = 0; i < kWordsPerLane; ++i) {
+      for (int word = 0; word < kLanes; ++word) {
+        const uint32_t allowed = __shfl_sync(kWholeWarp, words.at[i], word);
+        if ((allowed >> lane & 1u) == 0) logits[(i * kLanes + word) * kBitsPerWord + lane] = neg_inf;
+      }
     }
     return;
   }
-  const bool has_few = num_allowed >= kTokensPerGroup - kFewDisallowed;
-  if (has_few && num_allowed < kTokensPerGroup) {
-    T* group = logits + lane * kTokensPerGroup;
-    mask_word(group, lane_words.x, neg_inf);
-    mask_word(group + kBitsPerWord, lane_words.y, neg_inf);
-    mask_word(group + 2 * kBitsPerWord, lane_words.z, neg_inf);
-    mask_word(group + 3 * kBitsPerWord, lane_words.w, neg_inf);
-  }
-  const uint32_t lane_group = static_cast<uint32_t>(lane * kTokensPerStore) / kTokensPerGroup;
-  for (uint32_t groups = empty_groups; groups != 0;) {
-    const int group = (__ffs(static_cast<int>(groups)) - 1) & ~(kGroupsPerStep - 1);
-    groups &= ~(kStepGroups << group);
-    if (empty_groups >> (group + lane_group) & 1u) store_16_bytes(first + group * kTokensPerGroup, fill_16_bytes);
-  }
-  for (uint32_t groups = __ballot_sync(kWholeWarp, !has_few) & ~empty_groups; groups != 0; groups &= groups - 1) {
-    const int group = __ffs(static_cast<int>(groups)) - 1;
-    T* const logit = logits + group * kTokensPerGroup + lane;
-    const uint32_t words[] = {lane_words.x, lane_words.y, lane_words.z, lane_words.w};
+  if (left < kTokensPerTile) mask_rest(logits, words, left, neg_inf);
 #pragma unroll
-    for (int i = 0; i < kWordsPerGroup; ++i) {
-      const uint32_t allowed = __shfl_sync(kWholeWarp, words[i], group);
-      if ((allowed >> lane & 1u) == 0) logit[i * kBitsPerWord] = neg_inf;
+  for (int i = 0; i < kWordsPerLane; ++i) {
+    if (!__any_sync(kWholeWarp, words.at[i] != kAllAllowed)) continue;
+#pragma unroll 1
+    for (int first = 0; first < kVectorsPerWord; first += kInFlight) {
+      uint32_t allowed[kInFlight];
+      uint4 vectors[kInFlight];
+      T* const here = logits + (i * kVectorsPerWord + first) * kLanes * kTokens + lane * kTokens;
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        const uint32_t word =
+            __shfl_sync(kWholeWarp, words.at[i], (first + k) * kWordsPerStep + lane / kVectorsPerWord);
+        allowed[k] = word >> lane % kVectorsPerWord * kTokens & kWholeVector<T>;
+        vectors[k] = make_uint4(fill, fill, fill, fill);
+        const bool is_mixed = allowed[k] != 0 && allowed[k] != kWholeVector<T>;
+        if (is_mixed) vectors[k] = load_16_bytes(here + k * kLanes * kTokens);
+      }
+#pragma unroll
+      for (int k = 0; k < kInFlight; ++k) {
+        if (allowed[k] == kWholeVector<T>) continue;
+        store_16_bytes(here + k * kLanes * kTokens, masked<T>(vectors[k], allowed[k], fill));
+      }
     }
   }
 }
 
 template <class T>
-__global__ void __launch_bounds__(kWarps* kLanes, kBlocksPerSm) apply_bitmask_kernel(ApplyBitmaskParams params) {
-  const int lane = threadIdx.x % kLanes;
-  const int64_t tile = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kLanes;
-  const int64_t first_token = tile * kTokensPerTile;
-  if (first_token >= params.vocab_size) return;
-  const T neg_inf = static_cast<T>(params.neg_inf);
+__global__ void __launch_bounds__(kWarps* kLanes, kBlocksPerSm) apply_bitmask_by_tiles(ApplyBitmaskParams params) {
+  const int64_t tile = int64_t{blockIdx.x} * kWarps + threadIdx.x / kLanes, first_token = tile * kTokensPerTile;
+  const int64_t row = int64_t{blockIdx.z} * kMaxGridRows + blockIdx.y;
+  if (first_token >= params.vocab_size || row >= params.num_rows) return;
+  const MaskRow mask = mask_row(params.bitmask, params.rows, row);
+  if (mask.is_free) return;
+  const LaneWords words(mask, tile * kWordsPerTile, params.vocab_size);
+  mask_tile(logits_of<T>(params, row, first_token), words, params.vocab_size - first_token, params);
+}
 
-  uint4 next_words = load_group(params, blockIdx.y, tile, lane);
-  for (int64_t row = blockIdx.y; row < params.num_rows; row += gridDim.y) {
-    const uint4 lane_words = next_words;
-    if (row + gridDim.y < params.num_rows) next_words = load_group(params, row + gridDim.y, tile, lane);
-    T* logits = static_cast<T*>(params.logits) + row * params.row_stride + first_token;
-    if (is_16_byte_aligned(logits)) {
-      mask_tile<T, true>(logits, lane_words, neg_inf, lane);
-    } else {
-      mask_tile<T, false>(logits, lane_words, neg_inf, lane);
-    }
+template <class T>
+void launch(const ApplyBitmaskParams& params, int num_sms, cudaStream_t stream) {
+  const auto blocks_for = [&](int64_t tokens_per_block) {
+    return static_cast<unsigned>((params.vocab_size + tokens_per_block - 1) / tokens_per_block);
+  };
+  const auto grid_y = static_cast<unsigned>(std::min(params.num_rows, kMaxGridRows));
+  const auto grid_z = static_cast<unsigned>((params.num_rows + kMaxGridRows - 1) / kMaxGridRows);
+  const int64_t num_vectors = params.num_rows * (params.vocab_size / kTokensPerVector<T> + 1);
+  if (grid_z == 1 && num_vectors <= num_sms * kSmallBatchVectors) {
+    const dim3 grid(blocks_for(kSmallBatchThreads * kTokensPerVector<T>), grid_y);
+    STRUCTOUT_LAUNCH(apply_bitmask_by_vectors<T>, grid, dim3(kSmallBatchThreads), stream, params);
+  } else {
+    const dim3 grid(blocks_for(kWarps * kTokensPerTile), grid_y, grid_z);
+    STRUCTOUT_LAUNCH(apply_bitmask_by_tiles<T>, grid, dim3(kWarps * kLanes), stream, params);
   }
 }
 
 }  // namespace
 
 void apply_bitmask(const ApplyBitmaskParams& params, int num_sms, void* stream) {
-  const int64_t tiles = (params.vocab_size + kTokensPerTile - 1) / kTokensPerTile;
-  const int64_t blocks_per_row = (tiles + kWarps - 1) / kWarps;
-  const int64_t resident_rows = std::max<int64_t>(1, static_cast<int64_t>(num_sms) * kBlocksPerSm / blocks_per_row);
-  const int64_t max_rows = std::min({params.num_rows, resident_rows, static_cast<int64_t>(kMaxGridRows)});
-  const int64_t rows_per_block = (params.num_rows + max_rows - 1) / max_rows;
-  const int64_t grid_rows = (params.num_rows + rows_per_block - 1) / rows_per_block;
-  const dim3 grid(static_cast<unsigned>(blocks_per_row), static_cast<unsigned>(grid_rows));
-  const dim3 block(kWarps * kLanes);
-  const auto kernel = params.element_bytes == 4 ? apply_bitmask_kernel<uint32_t> : apply_bitmask_kernel<uint16_t>;
-  STRUCTOUT_LAUNCH(kernel, grid, block, static_cast<cudaStream_t>(stream), params);
+  params.element_bytes == 4 ? launch<uint32_t>(params, num_sms, static_cast<cudaStream_t>(stream))
+                            : launch<uint16_t>(params, num_sms, static_cast<cudaStream_t>(stream));
 }
 
 }  // namespace structout::cuda

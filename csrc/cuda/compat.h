@@ -18,6 +18,16 @@ __device__ __forceinline__ void store_16_bytes(void* global, uint4 value) {
                : "memory");
 }
 
+// Assembly, because the compiler would move a plain load to where its value is needed.
+__device__ __forceinline__ uint4 load_16_bytes(const void* global) {
+  uint4 value;
+  asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(__cvta_generic_to_global(global))
+               : "memory");
+  return value;
+}
+
 // The smaller low half of two words, and the smaller high half.
 __device__ __forceinline__ uint32_t min_of_halves(uint32_t a, uint32_t b) { return __vminu2(a, b); }
 
@@ -37,6 +47,8 @@ void allow_dynamic_shared(Kernel* kernel, int64_t bytes) {
 #include "testing/host_simt.h"
 
 #define STRUCTOUT_LAUNCH(kernel, grid, block, stream, ...) structout::simt::launch(grid, block, 0, kernel, __VA_ARGS__)
+
+inline uint4 load_16_bytes(const void* global) { return *static_cast<const uint4*>(global); }
 
 inline void store_16_bytes(void* global, uint4 value) { *static_cast<uint4*>(global) = value; }
 

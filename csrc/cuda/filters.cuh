@@ -33,11 +33,10 @@ __device__ __forceinline__ uint64_t mass_of_kept(const Kept& kept, float x) {
 // Selects a digit of the threshold of top_k or top_p among the source's tokens.
 template <bool kIsTopK, class Team, class Source>
 __device__ __forceinline__ void select_digit_of(Team& team, Source& source, RowScratch& scratch, const Kept& kept,
-                                                int digit) {
+                                                const Digit& digit, bool is_first) {
   Histogram& histogram = scratch.select.histogram;
-  const uint32_t lowest_key = max_key(kept.lowest_key, digit == 0 ? 0 : scratch.select.selection.prefix);
   const auto for_each_key = [&](auto visit) {
-    source.for_each_from(lowest_key, [&](float x, int32_t) {
+    source.for_each_from(max_key(kept.lowest_key, digit.lowest_key(0)), [&](float x, int32_t) {
       if (!kept.holds(x)) return;
       visit(order_key(x), [&](uint32_t bin) {
         if (kIsTopK) {
@@ -52,22 +51,25 @@ __device__ __forceinline__ void select_digit_of(Team& team, Source& source, RowS
     if (kIsTopK) return static_cast<uint64_t>(scratch.row.top_k);
     return scratch.top_p_target = top_p_target(scratch, total);
   };
-  select_digit(team, scratch.select, digit, for_each_key, target_of);
+  select_digit(team, scratch.select, digit, is_first, for_each_key, target_of);
 }
 
-// Raises kept.lowest_key to the threshold of top_k or top_p among the source's tokens.
-// Stops after the first digit if after_first_digit() returns true, and returns whether
-// it did.
-template <bool kIsTopK, class Team, class Source, class AfterFirstDigit>
+// Raises kept.lowest_key to the threshold of top_k or top_p among the source's tokens,
+// whose keys end in kZeroBits bits that tell nothing. Stops after the first digit if
+// after_first_digit() returns true, and returns whether it did.
+template <bool kIsTopK, int kZeroBits, class Team, class Source, class AfterFirstDigit>
 __device__ __forceinline__ bool select_threshold(Team& team, Source& source, RowScratch& scratch, Kept& kept,
                                                  AfterFirstDigit after_first_digit) {
   const Selection& selection = scratch.select.selection;
-  for (int digit = 0; digit < Source::kNumKeyDigits; ++digit) {
-    select_digit_of<kIsTopK>(team, source, scratch, kept, digit);
+  Digit digit(kept.lowest_key, order_key(kept.scale.highest));
+  for (bool is_first = true;; is_first = false) {
+    select_digit_of<kIsTopK>(team, source, scratch, kept, digit, is_first);
     if (selection.remaining == 0) return false;  // fewer tokens than top_k
-    if (digit == 0 && after_first_digit()) return true;
+    if (is_first && after_first_digit()) return true;
+    if (digit.shift <= kZeroBits) break;
+    digit = Digit(selection.lowest_key, selection.highest_key);
   }
-  kept.lowest_key = max_key(kept.lowest_key, selection.prefix);
+  kept.lowest_key = max_key(kept.lowest_key, selection.lowest_key);
   return false;
 }
 
@@ -78,28 +80,29 @@ __device__ __forceinline__ void filter_by_sorting(const TokenList& list, RowScra
   const uint32_t key =
       sort_descending(has_token ? order_key(list.x[threadIdx.x]) : 0, list.size, scratch.select.histogram.low);
   if (scratch.row.has_top_k() && scratch.row.top_k <= blockDim.x) {
-    if (threadIdx.x + 1 == scratch.row.top_k) selection.prefix = key;
+    if (threadIdx.x + 1 == scratch.row.top_k) selection.lowest_key = key;
     __syncthreads();
-    kept.lowest_key = max_key(kept.lowest_key, selection.prefix);
+    kept.lowest_key = max_key(kept.lowest_key, selection.lowest_key);
   }
   if (scratch.row.has_top_p()) {
     const uint64_t weight = mass_of_kept(kept, float_of_order_key(key));
     const uint64_t sum = inclusive_sum(weight, scratch.select.warp_sums);
     if (threadIdx.x == blockDim.x - 1) selection.remaining = top_p_target(scratch, sum);
     __syncthreads();
-    if (sum - weight < selection.remaining && selection.remaining <= sum) selection.prefix = key;
+    if (sum - weight < selection.remaining && selection.remaining <= sum) selection.lowest_key = key;
     __syncthreads();
-    kept.lowest_key = max_key(kept.lowest_key, selection.prefix);
+    kept.lowest_key = max_key(kept.lowest_key, selection.lowest_key);
   }
 }
 
 // Applies the filters to a block's list.
+template <int kZeroBits>
 __device__ __forceinline__ void filter_list(TokenList& list, RowScratch& scratch, Kept& kept) {
   if (list.size <= blockDim.x) return filter_by_sorting(list, scratch, kept);
   BlockTeam block(scratch.team);
   const auto never = [] { return false; };
-  if (scratch.row.has_top_k()) select_threshold<true>(block, list, scratch, kept, never);
-  if (scratch.row.has_top_p()) select_threshold<false>(block, list, scratch, kept, never);
+  if (scratch.row.has_top_k()) select_threshold<true, kZeroBits>(block, list, scratch, kept, never);
+  if (scratch.row.has_top_p()) select_threshold<false, kZeroBits>(block, list, scratch, kept, never);
 }
 
 // A lower bound of the keys that top_k keeps of a row, from the highest logits of this
@@ -108,11 +111,11 @@ __device__ __forceinline__ uint32_t top_k_bound(RowScratch& scratch, const Kept&
   Selection& selection = scratch.select.selection;
   const uint32_t key = sort_descending(kept.holds(highest_of_thread) ? order_key(highest_of_thread) : 0, blockDim.x,
                                        scratch.select.histogram.low);
-  if (threadIdx.x == 0) selection.prefix = 0;
+  if (threadIdx.x == 0) selection.lowest_key = 0;
   __syncthreads();
-  if (threadIdx.x + 1 == scratch.row.top_k) selection.prefix = key;
+  if (threadIdx.x + 1 == scratch.row.top_k) selection.lowest_key = key;
   __syncthreads();
-  return selection.prefix;
+  return selection.lowest_key;
 }
 
 // Rows are cut for top_p where tokens have 2^-3, 2^-6 ... of the highest token's mass. The
@@ -193,12 +196,13 @@ __device__ __forceinline__ bool filter_row(Team& team, const Reader& reader, Row
   }
   if ((kept.lowest_key > kLowestDrawableKey || scratch.row.has_min_p()) && list_down_to(0)) return true;
 
-  const auto list_rest = [&] { return list_down_to(selection.prefix); };
+  const auto list_rest = [&] { return list_down_to(selection.lowest_key); };
   if (scratch.row.has_top_k()) {
     const auto list_if_few = [&] { return selection.at_or_above <= kMaxListed && list_rest(); };
-    if (select_threshold<true>(team, reader, scratch, kept, list_if_few)) return true;
+    if (select_threshold<true, Reader::kKeyZeroBits>(team, reader, scratch, kept, list_if_few)) return true;
   }
-  return scratch.row.has_top_p() && select_threshold<false>(team, reader, scratch, kept, list_rest);
+  return scratch.row.has_top_p() &&
+         select_threshold<false, Reader::kKeyZeroBits>(team, reader, scratch, kept, list_rest);
 }
 
 // Raises kept.lowest_key to what the filters keep of the source. Returns whether those
@@ -209,7 +213,7 @@ __device__ __forceinline__ bool filter(Team& team, Source& source, RowScratch& s
   if constexpr (!std::is_same_v<Source, TokenList>) {
     if (!filter_row(team, source, scratch, kept, highest_of_thread)) return false;
   }
-  if (team.block_rank() == 0) filter_list(scratch.list, scratch, kept);
+  if (team.block_rank() == 0) filter_list<Source::kKeyZeroBits>(scratch.list, scratch, kept);
   return true;
 }
 

@@ -59,8 +59,8 @@ __device__ __forceinline__ void write_nothing(const MaskedSampleParams& params, 
 }
 
 template <bool kHasFilters, class Team, class Source, class Reader>
-__device__ void sample_from(Team& team, Source& source, const Reader& reader, RowScratch& scratch,
-                            const MaskedSampleParams& params, int64_t row) {
+__device__ __forceinline__ void sample_from(Team& team, Source& source, const Reader& reader, RowScratch& scratch,
+                                            const MaskedSampleParams& params, int64_t row) {
   const bool return_logprobs = params.logprobs != nullptr;
   const Drawn drawn = draw<kHasFilters>(team, source, scratch, return_logprobs);
   if (team.block_rank() != 0 || threadIdx.x != 0) return;
@@ -94,8 +94,8 @@ __device__ void sample_only_token(const Reader& reader, const RowParams& values,
 }
 
 template <FloatFormat kFormat, bool kHasFilters, class Team>
-__device__ void sample_row(const MaskedSampleParams& params, int64_t row, Team& team, RowScratch& scratch, uint4* store,
-                           int64_t store_vectors) {
+__device__ __forceinline__ void sample_row(const MaskedSampleParams& params, int64_t row, Team& team,
+                                           RowScratch& scratch, uint4* store, int64_t store_vectors) {
   const bool is_first_block = team.block_rank() == 0;
   const bool is_writer = is_first_block && threadIdx.x == 0;
   // The parameters are loaded while the first words of the mask are on their way.

@@ -132,9 +132,8 @@ class RowReader {
  public:
   using V = Vector<kFormat>;
   using Element = typename V::Element;
-  // The last 13 bits or more of a widened 16-bit logit are 0, so those of its order key
-  // tell nothing.
-  static constexpr int kNumKeyDigits = V::kBytesPerToken == 2 ? 2 : 3;  // see select.cuh
+  // The last bits of an order key that tell nothing: those of a widened 16-bit logit are 0.
+  static constexpr int kKeyZeroBits = kFormat == FloatFormat::kFloat32 ? 0 : kFormat == FloatFormat::kFloat16 ? 13 : 16;
 
   __device__ RowReader(const MaskedLogits& params, int64_t row, const MaskRow& mask)
       : logits_(params.token_0<Element>(row)),

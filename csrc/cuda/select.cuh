@@ -1,7 +1,9 @@
-// Exact selection without a sort: a radix search over the digits of an order key, of 11,
-// 11 and 10 bits, from the top, for the largest key such that the tokens at or above it have the target
-// weight. A token's weight is 1 for top-k and its mass for top-p. Both are integers, so
-// neither the order of the atomics nor the number of blocks can change a sum.
+// Exact selection without a sort: a radix search for the largest order key such that the
+// tokens at or above it have the target weight. Each digit divides the keys that are left
+// into 2,048 bins, the first of them those from the lowest to the highest: tokens that
+// fell into few bins would wait for each other's atomics. A token's weight is 1 for top-k
+// and its mass for top-p. Both are integers, so neither the order of the atomics nor the
+// number of blocks can change a sum.
 #pragma once
 
 #include <cstdint>
@@ -48,12 +50,29 @@ struct alignas(16) Histogram {
   }
 };
 
-// The state of a selection between two digits.
+// Divides the keys from `lowest` to `highest` into at most kBins bins of 2^shift keys, the
+// first of which may begin below.
+struct Digit {
+  uint32_t first, num_bins;
+  int shift;
+
+  __device__ Digit(uint32_t lowest, uint32_t highest) : shift(0) {
+    while ((highest >> shift) - (lowest >> shift) >= kBins) ++shift;
+    first = lowest >> shift;
+    num_bins = (highest >> shift) - first + 1;
+  }
+
+  // num_bins or more for a key in no bin.
+  __device__ uint32_t bin_of(uint32_t key) const { return (key >> shift) - first; }
+  __device__ uint32_t lowest_key(uint32_t bin) const { return (first + bin) << shift; }
+};
+
+// The state of a selection between two digits: the threshold is one of the keys from
+// lowest_key to highest_key.
 struct Selection {
-  uint32_t known_bits;   // a mask of the bits of the threshold's key that are known
-  uint32_t prefix;       // their values, which is also the lowest key that the threshold may have
-  uint64_t remaining;    // target weight within the prefix; 0: the total is less than the target
-  uint64_t at_or_above;  // weight of all keys that are not below `prefix`, after the first digit
+  uint32_t lowest_key, highest_key;
+  uint64_t remaining;    // target weight among these keys; 0: the total is less than the target
+  uint64_t at_or_above;  // after the first digit, the weight of all keys that are not below lowest_key
 };
 
 struct SelectScratch {
@@ -73,22 +92,18 @@ __device__ __forceinline__ uint64_t inclusive_sum(uint64_t value, uint64_t* warp
   return value + Sum{}.of_warp(lane_id() < warp_id() ? warp_sums[lane_id()] : 0);
 }
 
-// Selects one of the digits. for_each_key(visit) must call visit(key, add) for
-// every token that takes part, where add(bin) adds the token's weight to a bin of the
-// histogram. At the first digit, target_of(total weight) returns the target weight.
+// Selects one digit. for_each_key(visit) must call visit(key, add) for every token that
+// takes part, where add(bin) adds the token's weight to a bin of the histogram. At the
+// first digit, target_of(total weight) returns the target weight.
 template <class Team, class ForEachKey, class TargetOf>
-__device__ __forceinline__ void select_digit(Team& team, SelectScratch& scratch, int digit, ForEachKey for_each_key,
-                                             TargetOf target_of) {
-  const int shift = digit == 0 ? 21 : digit == 1 ? 10 : 0;
-  const uint32_t digit_mask = digit == 2 ? 0x3ffu : 0x7ffu;
-  const uint32_t known_bits = digit == 0 ? 0 : scratch.selection.known_bits;
-  const uint32_t prefix = digit == 0 ? 0 : scratch.selection.prefix;
+__device__ __forceinline__ void select_digit(Team& team, SelectScratch& scratch, const Digit& digit, bool is_first,
+                                             ForEachKey for_each_key, TargetOf target_of) {
   Histogram& histogram = scratch.histogram;
-
   histogram.clear();
   __syncthreads();
   for_each_key([&](uint32_t key, auto add_to_bin) {
-    if ((key & known_bits) == prefix) add_to_bin(key >> shift & digit_mask);
+    const uint32_t bin = digit.bin_of(key);
+    if (bin < digit.num_bins) add_to_bin(bin);
   });
   team.sync();
 
@@ -114,7 +129,7 @@ __device__ __forceinline__ void select_digit(Team& team, SelectScratch& scratch,
     thread_sum += team_sum([&](const Histogram& block) { return block.sum_of_four(top_bin - i); });
   }
   const uint64_t sum_to_thread = inclusive_sum(thread_sum, scratch.warp_sums);
-  if (digit == 0 && threadIdx.x == blockDim.x - 1) {
+  if (is_first && threadIdx.x == blockDim.x - 1) {
     const uint64_t target = target_of(sum_to_thread);
     scratch.selection.remaining = target <= sum_to_thread ? target : 0;
   }
@@ -129,7 +144,8 @@ __device__ __forceinline__ void select_digit(Team& team, SelectScratch& scratch,
       above += in_bin;
       --bin;
     }
-    scratch.selection = {known_bits | digit_mask << shift, prefix | bin << shift, remaining - above, above + in_bin};
+    const uint32_t lowest_key = digit.lowest_key(bin), highest_key = digit.lowest_key(bin + 1) - 1;
+    scratch.selection = {lowest_key, highest_key, remaining - above, above + in_bin};
   }
   team.sync();  // every block has read the histograms
 }

@@ -13,7 +13,7 @@ constexpr int kMaxListed = 3072;  // 24 KB; rows that allow more tokens are read
 
 // One block's list. The thread that lists a token need not be the one that visits it.
 struct TokenList {
-  static constexpr int kNumKeyDigits = 3;  // see RowReader
+  static constexpr int kKeyZeroBits = 0;  // see RowReader
 
   float x[kMaxListed];
   int32_t ids[kMaxListed];
@@ -66,6 +66,26 @@ __device__ __forceinline__ void load_listed(TokenList& list, const Reader& reade
   }
 }
 
+// Places of a list for the tokens of a warp, one after another.
+struct Places {
+  unsigned first;  // of this lane
+  unsigned end;    // of the warp; beyond kMaxListed they do not fit
+};
+
+// Takes places for `count` tokens of each lane.
+__device__ __forceinline__ Places take_places(TokenList& list, unsigned count) {
+  unsigned inclusive_count = count;
+  for (int lanes = 1; lanes < kLanes; lanes *= 2) {
+    const unsigned below = __shfl_up_sync(kWholeWarp, inclusive_count, lanes);
+    if (lane_id() >= lanes) inclusive_count += below;
+  }
+  unsigned begin = 0;
+  if (lane_id() == kLanes - 1) begin = atomicAdd(&list.size, inclusive_count);
+  begin = __shfl_sync(kWholeWarp, begin, kLanes - 1);
+  const unsigned count_of_warp = __shfl_sync(kWholeWarp, inclusive_count, kLanes - 1);
+  return {begin + inclusive_count - count, begin + count_of_warp};
+}
+
 // Lists in the team's first block the tokens of which is_wanted(logit) is true. It must
 // be true of every logit above one that is wanted. Returns false if they do not fit.
 // Needs a team.sync() since the list was last used.
@@ -78,16 +98,17 @@ __device__ __forceinline__ bool list_if(Team& team, const Reader& reader, TokenL
   reader.for_each_vector([&](const typename Reader::V& vector, int32_t first) {
     const float highest = vector.highest();
     if (is_full || !__any_sync(kWholeWarp, is_wanted(highest) || highest != highest)) return;
-#pragma unroll 1
-    for (int i = 0; i < Reader::V::kTokens; ++i) {
-      const float x = vector.select(i);
-      if (!is_wanted(x)) continue;
-      const unsigned place = atomicAdd(&list.size, 1u);
-      if (place >= kMaxListed) continue;
-      list.x[place] = x;
+    uint32_t wanted = 0;
+#pragma unroll
+    for (int i = 0; i < Reader::V::kTokens; ++i) wanted |= is_wanted(vector.at(i)) ? 1u << i : 0;
+    const Places places = take_places(list, __popc(wanted));
+    is_full = places.end > kMaxListed;
+    if (is_full) return;
+    for (unsigned place = places.first; wanted != 0; wanted &= wanted - 1, ++place) {
+      const int i = __ffs(static_cast<int>(wanted)) - 1;
+      list.x[place] = vector.select(i);
       list.ids[place] = first + i;
     }
-    is_full = __any_sync(kWholeWarp, load_relaxed(&list.size) > kMaxListed);
   });
   team.sync();
   return list.size <= kMaxListed;
@@ -195,18 +216,9 @@ __device__ __forceinline__ unsigned list_allowed(TokenList& list, MaskReader& ma
   for (; mask.has_round(); mask.next_round()) {
     const unsigned count = mask.count();
     if (!__any_sync(kWholeWarp, count != 0)) continue;
-    unsigned inclusive_count = count;
-    for (int lanes = 1; lanes < kLanes; lanes *= 2) {
-      const unsigned below = __shfl_up_sync(kWholeWarp, inclusive_count, lanes);
-      if (lane_id() >= lanes) inclusive_count += below;
-    }
-    unsigned place = 0;
-    if (lane_id() == kLanes - 1) place = atomicAdd(&list.size, inclusive_count);
-    place = __shfl_sync(kWholeWarp, place, kLanes - 1);
-    const unsigned end_of_warp = place + __shfl_sync(kWholeWarp, inclusive_count, kLanes - 1);
-    if (end_of_warp > kMaxListed) break;
-    place += inclusive_count - count;
-    mask.for_each([&](int32_t token) { list.ids[place++] = token; });
+    Places places = take_places(list, count);
+    if (places.end > kMaxListed) break;
+    mask.for_each([&](int32_t token) { list.ids[places.first++] = token; });
   }
   __syncthreads();
   return list.size;

@@ -96,23 +96,27 @@ __device__ void take_listed_top(RankingScratch& scratch, const TopTokensParams& 
 // Lists tokens among which are the likeliest, by selecting digits of the n-th highest
 // logit. Returns false if they do not fit.
 template <class Team, class Reader>
-__device__ bool list_selected(Team& team, Reader& reader, RankingScratch& scratch, int64_t num_top) {
+__device__ bool list_selected(Team& team, Reader& reader, RankingScratch& scratch, uint32_t highest_key,
+                              int64_t num_top) {
   const Selection& selection = scratch.select.selection;
   const auto for_each_key = [&](auto visit) {
     reader.for_each([&](float x, int32_t) {
       if (x > -INFINITY) visit(order_key(x), [&](uint32_t bin) { scratch.select.histogram.count(bin); });
     });
   };
-  for (int digit = 0; digit < Reader::kNumKeyDigits; ++digit) {
-    select_digit(team, scratch.select, digit, for_each_key, [&](uint64_t) { return static_cast<uint64_t>(num_top); });
+  Digit digit(kLowestDrawableKey, highest_key);
+  for (bool is_first = true;; is_first = false) {
+    select_digit(team, scratch.select, digit, is_first, for_each_key,
+                 [&](uint64_t) { return static_cast<uint64_t>(num_top); });
     const bool are_fewer = selection.remaining == 0;  // than num_top: list them all
-    // After the first digit, fewer than num_top tokens are above the prefix.
+    // After the first digit, fewer than num_top tokens are above those of the selection.
     if (are_fewer || selection.at_or_above + static_cast<uint64_t>(num_top) <= kMaxListed) {
-      const uint32_t lowest_key = are_fewer ? 0 : selection.prefix;
+      const uint32_t lowest_key = are_fewer ? 0 : selection.lowest_key;
       return list_if(team, reader, scratch.list, [&](float x) { return x > -INFINITY && order_key(x) >= lowest_key; });
     }
+    if (digit.shift <= Reader::kKeyZeroBits) return false;
+    digit = Digit(selection.lowest_key, selection.highest_key);
   }
-  return false;
 }
 
 // The highest logit of this thread's tokens that count: NaN does not.
@@ -138,7 +142,7 @@ __device__ float take_top_of_row(Team& team, Reader& reader, RankingScratch& scr
   const auto bound = static_cast<uint32_t>(best.at[1]);
   const bool are_listed =
       list_if(team, reader, scratch.list, [&](float x) { return x > -INFINITY && order_key(x) >= bound; }) ||
-      list_selected(team, reader, scratch, params.num_top);
+      list_selected(team, reader, scratch, static_cast<uint32_t>(best.at[0]), params.num_top);
   if (!are_listed) {
     take_top(team, reader, params, row);
   } else if (team.block_rank() == 0) {

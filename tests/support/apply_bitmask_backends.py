@@ -66,4 +66,5 @@ def _cuda_on_cpu(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tensor
         logits.data_ptr(), *logits.shape, logits.stride(0), logits.element_size(), _NEG_INF[logits.dtype],
         _Bitmask(bitmask.data_ptr(), *bitmask.shape, bitmask.stride(0)), row_map,
     )  # fmt: skip
-    library().apply_bitmask_on_host(ctypes.byref(params), 2)
+    num_sms = logits.shape[1] % 2  # both kernels: for 0 multiprocessors no batch is small
+    library().apply_bitmask_on_host(ctypes.byref(params), num_sms)
