@@ -60,7 +60,7 @@ def apply_bitmask_kernel(
             if (tl.program_id(0) + 1) * TILE_BYTES * 8 > vocab_size:
                 tl.store(out, neg_inf, mask=(token < vocab_size) & (is_allowed == 0))
             else:
-                # The compiler uses vectors where a condition is the same for eight tokens.
+                # The compiler uses vectors where eight tokens share a condition.
                 is_changed = tl.broadcast_to((allowed != 255)[:, None], [TILE_BYTES, 8])
                 is_mixed = is_changed & (allowed != 0)[:, None]
                 values = tl.load(out, mask=is_mixed, other=float("-inf"))
