@@ -263,22 +263,19 @@ def sass_table() -> str:
     return markdown(head, cells) + provenance("sass", "cpu", about)
 
 
-# How the benches of the ops name the cases of bench_sass.py: allowed tokens and
-# filters, or the density of a mask.
+# How bench_masked_sample.py names the cases of bench_sass.py.
 MEASURED_CASES: dict[str, dict[str, Any]] = {
     "16 allowed": {"allowed": "16", "filters": "none"},
     "16 allowed, top_k 50, top_p 0.9": {"allowed": "16", "filters": "top-k 50, top-p 0.9"},
     "all allowed": {"allowed": "free", "filters": "none"},
     "all allowed, top_k 50, top_p 0.9": {"allowed": "free", "filters": "top-k 50, top-p 0.9"},
-    "nothing allowed": {"density": 0.0, "vocab": 151_936},
-    "99.9% allowed": {"density": 0.999, "vocab": 151_936},
 }
 
 
 def measured_time(case: Row) -> str:
     """What an H200 took for a case of the estimates, or nothing."""
     wanted = MEASURED_CASES[case["case"]] | {"batch": case["rows"], "dtype": "bfloat16"}
-    for row in masked_sample_rows("cuda") if case["op"] == "masked_sample" else apply_bitmask_rows("cuda"):
+    for row in masked_sample_rows("cuda"):
         if wanted.items() <= {key: value for key, value in row.items() if key in wanted}.items():
             return f"{row['us']['structout']:.1f}"
     return ""
@@ -288,16 +285,16 @@ def sass_estimates_table() -> str:
     rows = _sass_rows("case")
     names = ("path_instructions", "dependent_loads", "barriers", "cluster_barriers", "registers", "us")
     cells = [
-        [row["op"], f"[{row['rows']:,}, 151,936], {row['case']}"]
+        [f"[{row['rows']:,}, 151,936], {row['case']}"]
         + [_change(rows["before"].get(key), row, name) if name in row else "" for name in names]
         + [measured_time(row)]
         for key, row in rows["now"].items()
     ]
     about = (
-        "Estimates for an H200 from counts, and what one took later, as in the tables above: bfloat16, "
+        "Estimates of masked_sample on an H200 from counts, and what it took, as in the tables above: bfloat16, "
         "sm_90. The instructions are those of a warp on the shortest path through the kernel, streams over a row "
-        "excluded; for apply_bitmask, of a tile of 4,096 tokens."
+        "excluded."
     )
-    head = ["op", "logits, tokens", "instructions", "dependent loads", "barriers", "of clusters", "registers"]
+    head = ["logits, tokens", "instructions", "dependent loads", "barriers", "of clusters", "registers"]
     head += ["µs, estimated", "µs, measured"]
     return markdown(head, cells) + provenance("sass", "cpu", about)

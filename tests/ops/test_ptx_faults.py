@@ -28,7 +28,7 @@ SANITIZED = ("apply_bitmask", "fsm_states", "listed_logits", "push")
 ENDS, THREE, FOUR = (0.0, 1.0), (0.0, 0.5, 1.0), (0.0, 0.33, 0.67, 1.0)
 CLUSTERS = "sample_by_clustersILNS_11FloatFormatE0ELb1"
 GATHER, ROWS = "push_all_gather", "push_rows_kernelIj"
-PENALTIES, APPLY, FSM_ROWS = "ILNS_11FloatFormatE1ENS_15PenaltiesParams", "apply_bitmask_kernelIt", "fsm_rows"
+PENALTIES, APPLY, FSM_ROWS = "ILNS_11FloatFormatE1ENS_15PenaltiesParams", "apply_bitmask_by_tilesIt", "fsm_rows"
 PLACES: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {
     ("push", GATHER): {
         "no barrier": THREE,
