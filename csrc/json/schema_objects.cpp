@@ -34,7 +34,7 @@ Formula Schema::keys_matching(const std::string& pattern, const Value& schema, c
 Formula Schema::for_keys(Formula keys, Formula child) {
   if (child == kAlways || keys == kNever) return kAlways;
   if (has_narrower_text(keys)) return formulas_.atom(Op::kForKeys, keys, child);
-  std::optional<std::vector<std::string>> few = texts_.all_texts(TextKind::kString, keys, kMaxListedKeys);
+  std::optional<std::vector<std::string>> few = texts_.all_strings(keys, kMaxListedKeys);
   if (!few) return formulas_.atom(Op::kForKeys, keys, child);
   std::vector<Formula> all;
   for (const std::string& spelled : *few) {
@@ -64,7 +64,7 @@ Formula Schema::other_keys(const Value& schema) {
 
 // Keys never repeat, so an object has at most as many as there are possible ones.
 void Schema::bound_keys(Formula keys, std::vector<Formula>& all) {
-  std::optional<std::vector<std::string>> few = texts_.all_texts(TextKind::kString, keys, kMaxCountedKeys);
+  std::optional<std::vector<std::string>> few = texts_.all_strings(keys, kMaxCountedKeys);
   if (few) all.push_back(no(min_keys(uint32_t(few->size()) + 1)));
 }
 
@@ -110,7 +110,7 @@ void Schema::add_object(const Value& schema, std::vector<Formula>& all) {
   }
   if (const Value* names = document_.find(schema, "propertyNames")) {
     Formula allowed = expand(child(*names), Type::kString);
-    std::optional<std::vector<std::string>> few = texts_.all_texts(TextKind::kString, allowed, kMaxListedKeys);
+    std::optional<std::vector<std::string>> few = texts_.all_strings(allowed, kMaxListedKeys);
     std::vector<uint32_t>& outside = names_outside_[no(allowed)];
     if (few) {
       for (const std::string& spelled : *few) {

@@ -173,9 +173,11 @@ void Texts::expand(uint32_t number) {
     for (int first = edge->first; first <= edge->last;) {
       int last = first;
       while (last < edge->last && !is_bound[last + 1]) ++last;
-      if (allowed_bytes_[first]) {
-        uint32_t target =
-            add({state.kind, edge->target, after(state.formula, uint8_t(first), edge->target, ends_character)});
+      Formula formula = after(state.formula, uint8_t(first), edge->target, ends_character);
+      if (!allowed_bytes_[first]) {
+        steps_[number].lacks_edges |= formula != kNever;
+      } else {
+        uint32_t target = add({state.kind, edge->target, formula});
         if (!edges.empty() && edges.back().target == target && edges.back().last + 1 == first) {
           edges.back().last = uint8_t(last);
         } else {

@@ -133,6 +133,10 @@ class Texts {
     return all_texts(start(kind, formula), max);
   }
 
+  // The same of strings, and none if bytes that are not allowed leave out a string that
+  // the formula accepts, or may do so. Such a string may still be a name of the schema.
+  std::optional<std::vector<std::string>> all_strings(Formula formula, size_t max);
+
   // How many they are, however long. kManyTexts: so many or more.
   static constexpr uint32_t kManyTexts = 1 << 30;
   uint32_t count(uint32_t state);
@@ -186,6 +190,7 @@ class Texts {
   struct Steps {
     bool is_expanded = false;
     bool accepts = false;
+    bool lacks_edges = false;  // for bytes that are not allowed
     Life life = Life::kUnknown;
     std::vector<engine::Edge> edges;
   };
@@ -196,6 +201,8 @@ class Texts {
   // Whether strings of so many characters are kManyTexts or more, if all are allowed; of
   // any number if it is kFar.
   bool are_many_of_length(uint32_t length) const;
+  // Whether bytes that are not allowed would lead on, from the state or a later one.
+  bool may_lack_texts(uint32_t state);
   // After how many digits, at most, a number may end, whichever digits have come before
   // them; kFar if there are digits after which it cannot.
   uint32_t num_digits_to_an_end(uint32_t state);

@@ -126,6 +126,27 @@ std::optional<std::vector<std::string>> Texts::all_texts(uint32_t start, size_t 
   return texts;
 }
 
+bool Texts::may_lack_texts(uint32_t state) {
+  std::vector<uint32_t> reached = {state};
+  std::unordered_set<uint32_t> is_reached = {state};
+  for (size_t i = 0; i < reached.size(); ++i) {
+    expand(reached[i]);
+    if (steps_[reached[i]].lacks_edges) return true;
+    for (const Edge& edge : steps_[reached[i]].edges) {
+      if (states_[edge.target].formula == kNever) continue;
+      if (is_reached.insert(edge.target).second) reached.push_back(edge.target);
+    }
+  }
+  return false;
+}
+
+std::optional<std::vector<std::string>> Texts::all_strings(Formula formula, size_t max) {
+  uint32_t state = start(TextKind::kString, formula);
+  std::optional<std::vector<std::string>> texts = all_texts(state, max);
+  if (texts && !allows_all_bytes_ && may_lack_texts(state)) return std::nullopt;
+  return texts;
+}
+
 std::optional<std::string> Texts::witness(TextKind kind, Formula formula) {
   uint32_t state = start(kind, formula);
   if (!is_live(state)) return std::nullopt;

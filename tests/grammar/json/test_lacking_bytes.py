@@ -1,0 +1,91 @@
+"""Vocabularies that lack bytes as tokens of their own: strings do not have those bytes,
+but names of the schema may, within longer tokens."""
+
+import json
+import random
+from collections import Counter
+
+import pytest
+
+from structout.grammar.native.extension import core
+from support.json_engine import BYTE_TOKENS, JsonEngine
+
+ENGINE = JsonEngine()
+
+
+def engine_without(lacking, *tokens):
+    return JsonEngine([token for token in BYTE_TOKENS[:-1] if token not in lacking] + [*tokens, b""])
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "is_valid"),
+    [
+        ({"properties": {"k": {}}, "patternProperties": {"^k$": {"type": "null"}}}, '{"k":1}', False),
+        ({"properties": {"k": {}}, "patternProperties": {"^k$": {"type": "null"}}}, '{"k":null}', True),
+        ({"properties": {"k": {}}, "patternProperties": {"^[jk]$": {"type": "null"}}}, '{"k":1}', False),
+        ({"required": ["k"], "additionalProperties": {"type": "null"}}, '{"k":1}', False),
+        ({"required": ["k"], "propertyNames": {"pattern": "^[jk]$"}}, '{"k":1,"j":2}', True),
+        ({"properties": {"k": {}, "kk": {}}, "propertyNames": {"pattern": "^[jk]$"}}, '{"k":1,"kk":2}', False),
+        (
+            {"properties": {"k": {}}, "patternProperties": {"^j$": {}}, "additionalProperties": False},
+            '{"k":1,"j":2}',
+            True,
+        ),
+    ],
+)
+def test_name_that_lacks_bytes_is_described_by_patterns(schema, text, is_valid):
+    schema = {"type": "object", **schema}
+    assert ENGINE.compile(schema).matches(text.encode()) == is_valid
+    for start in range(text.index("k") + 1):
+        engine = engine_without([b"k"], text[start : text.rindex("k") + 1].encode(), text[start:].encode())
+        walk = engine.walk(engine.compile(schema))
+        assert walk.matcher.accept_bytes(text[:start].encode())
+        last = engine.stop - 1
+        assert walk.accepts(last) == is_valid
+        assert (last in walk.allowed()) == is_valid
+
+
+NAMES = ["a", "j", "k", "kk"]
+PATTERNS = ["^k$", "^[jk]$", "k", "^a", "^(a|kk)$", "^[^a]*$", "^.$"]
+CHILDREN = [True, False, {"type": "null"}, {"const": 1}, {"type": "integer"}]
+
+
+def drawn_object(rng):
+    """A schema of objects, and the keys that it names."""
+    properties = {name: rng.choice(CHILDREN[2:]) for name in rng.sample(NAMES, rng.randint(0, 2))}
+    required = rng.sample(NAMES, rng.choice([0, 0, 1]))
+    schema = {"type": "object", "properties": properties, "required": required}
+    if rng.random() < 0.7:
+        schema["patternProperties"] = {pattern: rng.choice(CHILDREN) for pattern in rng.sample(PATTERNS, 2)}
+    if rng.random() < 0.5:
+        schema["additionalProperties"] = rng.choice(CHILDREN)
+    if rng.random() < 0.4:
+        schema["propertyNames"] = rng.choice([{"pattern": rng.choice(PATTERNS)}, {"enum": rng.sample(NAMES, 2)}])
+    if rng.random() < 0.2:
+        schema["minProperties"] = rng.randint(1, 3)
+    return schema, {*properties, *required}
+
+
+def test_objects_are_the_valid_ones_whose_other_keys_lack_no_bytes(num_cases):
+    rng = random.Random(22)
+    engines = {letter: engine_without([letter.encode()]) for letter in "ajk"}
+    counts = Counter()
+    for _ in range(num_cases(1000, long=10000, full=100000)):
+        schema, named = drawn_object(rng)
+        lacking = rng.choice(list(engines))
+        try:
+            whole_index = ENGINE.compile(schema)
+        except core().SchemaError:
+            continue
+        try:
+            index = engines[lacking].compile(schema)
+        except core().SchemaError:
+            index = None
+        for _ in range(10):
+            keys = rng.sample(NAMES, rng.randint(0, 3))
+            text = json.dumps({key: rng.choice([None, 1, 2]) for key in keys}, separators=(",", ":")).encode()
+            can_be_written = all(key in named or lacking not in key for key in keys)
+            is_valid = can_be_written and whole_index.matches(text)
+            counts[is_valid] += 1
+            assert (index is not None and index.matches(text)) == is_valid, (schema, lacking, text)
+    assert min(counts.values()) > 1000, counts
