@@ -9,8 +9,11 @@ KEY_ORDERS = ("declared", "any")
 FORMAT_RULES = ("annotate", "strict")
 
 
+_NUM_PROCESSORS = os.cpu_count() or 1
+
+
 def _half_the_processors(least: int) -> int:
-    return min(8, max(least, (os.cpu_count() or 1) // 2))
+    return min(8, max(least, _NUM_PROCESSORS // 2))
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 It is checked without a tokenizer, so that a frontend process can do it.
 """
 
+import contextlib
 import enum
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 from structout.constraints import exact_json
@@ -23,6 +24,8 @@ from structout.errors import GrammarError, GrammarLimitError
 
 _BACKEND = re.compile(r"\w[\w.-]*(:no-fallback)?")
 _ABSOLUTE_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_DEFAULT_CONFIG = StructuredOutputsConfig()
+_MAX_REMEMBERED = 1 << 13  # characters of a constraint that is read once for many requests
 
 
 class StructuredOutputOptions(enum.Enum):
@@ -35,6 +38,8 @@ class StructuredOutputOptions(enum.Enum):
     GRAMMAR = "grammar"
     STRUCTURAL_TAG = "structural_tag"
 
+
+_CONSTRAINTS = (*(kind.value for kind in StructuredOutputOptions), "tools")  # the params of which one is given
 
 _KINDS_OF_JSON = (
     StructuredOutputOptions.JSON,
@@ -183,8 +188,9 @@ class StructuredOutputsParams:
         hold."""
         if not isinstance(self.backend, str) or not _BACKEND.fullmatch(self.backend):
             raise GrammarError(f"backend must be a name or name:no-fallback, got {self.backend!r}")
-        names = [*(field.name for field in fields(self)[:6]), "tools"]
-        given = [name for name in names if getattr(self, name) not in (None, False) or self._is_false_schema(name)]
+        given = [
+            name for name in _CONSTRAINTS if getattr(self, name) not in (None, False) or self._is_false_schema(name)
+        ]
         if len(given) != 1:
             raise GrammarError(f"expected exactly one constraint, got {', '.join(given) or 'none'}")
         if self.tools is not None:
@@ -202,10 +208,8 @@ class StructuredOutputsParams:
         if self.key_order is not None and not has_schemas and kind is not StructuredOutputOptions.GRAMMAR:
             message = f"key_order applies to json, grammars, tags and tools only, got a {kind.value} constraint"
             raise GrammarError(message)
-        value, text = _READERS[kind](getattr(self, kind.value))
-        _check_characters(kind, value, text)
-        limits = (config or StructuredOutputsConfig()).limits
-        check_limits(kind.value, value, text, limits)
+        limits = (config or _DEFAULT_CONFIG).limits
+        value, text = _read(kind, getattr(self, kind.value), limits)
         if self.schemas and kind is not StructuredOutputOptions.JSON:
             raise GrammarError(f"schemas apply to json only, got a {kind.value} constraint")
         schemas = _read_schemas(self.schemas or {}, limits)
@@ -265,13 +269,29 @@ class StructuredOutputsParams:
         return name == "json" and self.json is False
 
 
-def _read_schema(schema: object) -> tuple[object, str]:
-    if is_output_type(schema):
-        schema = schema_of(schema)
-    value, text = _read_json("JSON schema", schema)
-    if not isinstance(value, dict | bool):
+def _read(kind: StructuredOutputOptions, given: object, limits: Limits) -> tuple[Any, str]:
+    """Read and check a constraint of one kind. Return it as a Python value, which many
+    share, and its text for a compiler."""
+    text = _TEXTS[kind](given)
+    return (_parsed_once if len(text) <= _MAX_REMEMBERED else _parsed)(kind, text, limits)
+
+
+def _parsed(kind: StructuredOutputOptions, text: str, limits: Limits) -> tuple[Any, str]:
+    value: Any = True if kind is StructuredOutputOptions.JSON_OBJECT else text
+    if kind in _KINDS_OF_JSON:
+        with _json_errors(kind):
+            value = exact_json.loads(text)
+            text = exact_json.dumps(value, ensure_ascii=False)
+    if kind is StructuredOutputOptions.JSON and not isinstance(value, dict | bool):
         raise GrammarError(f"a JSON schema must be an object or a boolean, got {type(value).__name__}")
+    if kind is StructuredOutputOptions.STRUCTURAL_TAG and not isinstance(value, dict):
+        raise GrammarError(f"a structural tag must be an object, got {type(value).__name__}")
+    _check_characters(kind, value, text)
+    check_limits(kind.value, value, text, limits)
     return value, text
+
+
+_parsed_once = lru_cache(maxsize=256)(_parsed)  # a server is sent the same constraints again and again
 
 
 def _read_schemas(given: object, limits: Limits) -> tuple[tuple[str, str], ...]:
@@ -283,9 +303,7 @@ def _read_schemas(given: object, limits: Limits) -> tuple[tuple[str, str], ...]:
         if not _ABSOLUTE_URI.match(document) or fragment:
             raise GrammarError(f"the URI of a schema must be absolute and have no fragment, got {uri!r}")
         try:
-            value, texts[document] = _read_schema(schema)
-            _check_characters(StructuredOutputOptions.JSON, value, texts[document])
-            check_limits(StructuredOutputOptions.JSON.value, value, texts[document], limits)
+            _, texts[document] = _read(StructuredOutputOptions.JSON, schema, limits)
         except GrammarLimitError:
             raise
         except GrammarError as error:
@@ -296,54 +314,54 @@ def _read_schemas(given: object, limits: Limits) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(texts.items()))
 
 
-def _read_json(name: str, given: object) -> tuple[object, str]:
-    """Parse JSON text, or copy a JSON value, so that later changes to the user's own
-    value have no effect."""
+@contextlib.contextmanager
+def _json_errors(kind: StructuredOutputOptions) -> Iterator[None]:
+    name = {StructuredOutputOptions.JSON: "JSON schema"}.get(kind, "structural tag")
     try:
-        if isinstance(given, str):
-            value = exact_json.loads(given)
-            return value, exact_json.dumps(value, ensure_ascii=False)
-        text = exact_json.dumps(given, ensure_ascii=False)
-        return exact_json.loads(text), text
+        yield
     except RecursionError:
         raise GrammarError(f"the {name} is nested too deeply") from None
     except (TypeError, ValueError) as error:
         raise GrammarError(f"the {name} is not JSON: {error}") from error
 
 
-def _read_text(text: object) -> tuple[object, str]:
+def _json_text(kind: StructuredOutputOptions, given: object) -> str:
+    with _json_errors(kind):
+        return given if isinstance(given, str) else exact_json.dumps(given, ensure_ascii=False)
+
+
+def _text_of_schema(schema: object) -> str:
+    return _json_text(StructuredOutputOptions.JSON, schema_of(schema) if is_output_type(schema) else schema)
+
+
+def _text_of_tag(tag: object) -> str:
+    return _json_text(StructuredOutputOptions.STRUCTURAL_TAG, with_types_described(tag))
+
+
+def _text_itself(text: object) -> str:
     if not isinstance(text, str):
         raise GrammarError(f"the constraint must be a string, got {type(text).__name__}")
     if not text:
         raise GrammarError("the constraint is an empty string")
-    return text, text
+    return text
 
 
-def _read_choice(choice: object) -> tuple[object, str]:
+def _text_of_choice(choice: object) -> str:
     choice = options_of(choice) or choice
     if isinstance(choice, str) or not isinstance(choice, Sequence) or not choice:
         raise GrammarError(f"choice must be a non-empty list of strings, got {choice!r}")
     if not all(isinstance(option, str) and option for option in choice):
         raise GrammarError("every choice must be a non-empty string")
-    options = list(choice)
-    return options, json.dumps(options, ensure_ascii=False)
+    return json.dumps(list(choice), ensure_ascii=False)
 
 
-def _read_structural_tag(tag: object) -> tuple[object, str]:
-    value, text = _read_json("structural tag", with_types_described(tag))
-    if not isinstance(value, dict):
-        raise GrammarError(f"a structural tag must be an object, got {type(value).__name__}")
-    return value, text
-
-
-# Each returns the constraint as a Python value, and its text for a compiler.
-_READERS = {
-    StructuredOutputOptions.JSON: _read_schema,
-    StructuredOutputOptions.JSON_OBJECT: lambda _: (True, "{}"),
-    StructuredOutputOptions.REGEX: _read_text,
-    StructuredOutputOptions.CHOICE: _read_choice,
-    StructuredOutputOptions.GRAMMAR: _read_text,
-    StructuredOutputOptions.STRUCTURAL_TAG: _read_structural_tag,
+_TEXTS: dict[StructuredOutputOptions, Callable[[Any], str]] = {
+    StructuredOutputOptions.JSON: _text_of_schema,
+    StructuredOutputOptions.JSON_OBJECT: lambda _: "{}",
+    StructuredOutputOptions.REGEX: _text_itself,
+    StructuredOutputOptions.CHOICE: _text_of_choice,
+    StructuredOutputOptions.GRAMMAR: _text_itself,
+    StructuredOutputOptions.STRUCTURAL_TAG: _text_of_tag,
 }
 
 

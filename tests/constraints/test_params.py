@@ -1,10 +1,18 @@
+import copy
 import json
 from collections.abc import Callable
 
 import pydantic
 import pytest
 
-from structout import GrammarError, StructuredOutputOptions, StructuredOutputsConfig, StructuredOutputsParams
+from structout import (
+    GrammarError,
+    GrammarLimitError,
+    Limits,
+    StructuredOutputOptions,
+    StructuredOutputsConfig,
+    StructuredOutputsParams,
+)
 from structout.constraints.params import Constraint
 
 
@@ -105,6 +113,15 @@ def test_constraint_value_is_parsed_and_not_part_of_the_key():
     assert Constraint(constraint.kind, constraint.spec).value == schema
     schema["properties"]["a"]["type"] = "string"  # the caller's own schema
     assert constraint.value == json.loads(constraint.spec)
+
+
+@pytest.mark.parametrize("schema", ['{"enum": [[1, 2], "b"]}', {"enum": [[1, 2], "b"]}])
+def test_constraint_of_many_requests_is_read_once(schema):
+    first, second = (StructuredOutputsParams(json=copy.copy(schema)).constraint() for _ in range(2))
+    assert first.value is second.value
+    narrow = StructuredOutputsConfig(limits=Limits(alternatives=1))
+    with pytest.raises(GrammarLimitError, match="alternatives"):
+        StructuredOutputsParams(json=schema).validate(narrow)
 
 
 def test_validate_takes_a_config():
