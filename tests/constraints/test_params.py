@@ -124,6 +124,11 @@ def test_constraint_of_many_requests_is_read_once(schema):
         StructuredOutputsParams(json=schema).validate(narrow)
 
 
+def test_long_constraint_is_read_for_each_request():
+    params = StructuredOutputsParams(json={"const": "a" * (1 << 13)})
+    assert params.constraint().value is not params.constraint().value
+
+
 def test_validate_takes_a_config():
     StructuredOutputsParams(regex="a").validate(StructuredOutputsConfig())
     StructuredOutputsParams(regex="a").validate(config=None)
