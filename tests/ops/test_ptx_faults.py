@@ -28,7 +28,8 @@ SANITIZED = ("apply_bitmask", "fsm_states", "listed_logits", "push")
 ENDS, THREE, FOUR = (0.0, 1.0), (0.0, 0.5, 1.0), (0.0, 0.33, 0.67, 1.0)
 CLUSTERS = "sample_by_clustersILNS_11FloatFormatE0ELb1"
 GATHER, ROWS = "push_all_gather", "push_rows_kernelIj"
-PENALTIES, APPLY, FSM_ROWS = "ILNS_11FloatFormatE1ENS_15PenaltiesParams", "apply_bitmask_by_tilesIt", "fsm_rows"
+PENALTIES, FSM_ROWS = "ILNS_11FloatFormatE1ENS_15PenaltiesParams", "fsm_rows"
+TILES, VECTORS = "apply_bitmask_by_tilesIt", "apply_bitmask_by_vectorsIt"
 PLACES: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {
     ("push", GATHER): {
         "no barrier": THREE,
@@ -77,13 +78,19 @@ PLACES: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {
         "an atomic that is none": (0.0,),
         "a global access to shared memory": ENDS,
     },
-    ("apply_bitmask", APPLY): {
+    ("apply_bitmask", TILES): {
         "a vote without the last lane": THREE,
         "a shuffle without the last lane": THREE,
-        "a store one element too far": (0.0, 0.5),
+        "a store one element too far": THREE,
+        "a load one vector too far": THREE,
+        "a misaligned load": THREE,
+        "a bound that is one too large": (0.5, 1.0),
+        "a bound that is one too small": (0.0,),
+    },
+    ("apply_bitmask", VECTORS): {
+        "a store one element too far": THREE,
         "a load one vector too far": (0.0,),
         "a misaligned load": (0.0,),
-        "a bound that is one too large": (1.0,),
         "a bound that is one too small": ENDS,
     },
     ("masked_sample", CLUSTERS): {
@@ -110,7 +117,7 @@ ALWAYS = [
     Fault("push", GATHER, "a release that does not", 0.0),
     Fault("listed_logits", PENALTIES, "no barrier", 0.5),
     Fault("fsm_states", FSM_ROWS, "no store to shared memory", 0.0),
-    Fault("apply_bitmask", APPLY, "a vote without the last lane", 0.0),
+    Fault("apply_bitmask", TILES, "a vote without the last lane", 0.0),
 ]
 
 

@@ -50,8 +50,11 @@ def _swap_with_next_barrier(lines: Lines, at: int) -> None:
     lines[at], lines[barrier] = lines[barrier], lines[at]
 
 
-def _add_a_word(lines: Lines, at: int) -> None:
-    lines[at] = re.sub(r"(\+(\d+))?\]", lambda match: f"+{int(match[2] or 0) + 4}]", lines[at], count=1)
+def _add_to_address(num_bytes: int) -> Callable[[Lines, int], None]:
+    def change(lines: Lines, at: int) -> None:
+        lines[at] = re.sub(r"(\+(\d+))?\]", lambda match: f"+{int(match[2] or 0) + num_bytes}]", lines[at], count=1)
+
+    return change
 
 
 def _as_load_and_store(lines: Lines, at: int) -> None:
@@ -77,10 +80,10 @@ KINDS: dict[str, tuple[str, Callable[[Lines, int], None]]] = {
     "a shuffle without the last lane": (r"shfl\.sync", _replace(r"[^\s,]+;", "2147483647;")),
     "a reduction without the last lane": (r"redux\.sync", _replace(r"[^\s,]+;", "2147483647;")),
     "a shuffle by one lane more": (r"shfl\.sync\.(up|bfly).*, 1, ", _replace(r", 1, ", ", 2, ")),
-    "a store one element too far": (r"^\s*(@\S+ )?st\.global\.(u|b|f)(16|32)", _replace(r"\]", "+4]")),
-    "a load one vector too far": (r"ld\.global(\.nc)?\.v4", _replace(r"(\+\d+)?\]", "+16]")),
-    "a misaligned load": (r"ld\.global(\.nc)?\.v4", _replace(r"(\+\d+)?\]", "+4]")),
-    "a load of shared memory one word too far": (r"ld\.shared\.(u32|f32|b32)", _add_a_word),
+    "a store one element too far": (r"^\s*(@\S+ )?st\.global\.(u|b|f)(16|32)", _add_to_address(4)),
+    "a load one vector too far": (r"ld\.global(\.nc)?\.v4", _add_to_address(16)),
+    "a misaligned load": (r"ld\.global(\.nc)?\.v4", _add_to_address(4)),
+    "a load of shared memory one word too far": (r"ld\.shared\.(u32|f32|b32)", _add_to_address(4)),
     "a bound that is one too large": (r"setp\.ge\.(s|u)(32|64)", _replace(r"setp\.ge", "setp.gt")),
     "a bound that is one too small": (r"setp\.lt\.(s|u)(32|64)", _replace(r"setp\.lt", "setp.le")),
     "another block's address": (r"mapa\.u64", _replace(r", [^\s,]+;", ", 0;")),

@@ -24,7 +24,8 @@ bool run_random_case(std::mt19937_64& rng, T neg_inf) {
   const int64_t row_stride = vocab_size + (below(2) ? below(20) : 0), mask_stride = words + (below(2) ? below(5) : 0);
   const int64_t offset = below(2) ? below(9) : 0;
 
-  std::vector<T> logits(offset + (num_rows - 1) * row_stride + vocab_size, static_cast<T>(7));
+  std::vector<T> logits(offset + (num_rows - 1) * row_stride + vocab_size);
+  for (T& logit : logits) logit = static_cast<T>(rng());
   std::vector<uint32_t> mask((num_masks - 1) * mask_stride + words);
   const int64_t density = below(3);  // any; lone disallowed tokens; nearly nothing allowed
   for (uint32_t& word : mask) {
