@@ -212,6 +212,13 @@ struct Liveness::ObjectSearch {
     return *known_free_keys;
   }
 
+  // Whether a free key stands for more keys than the witnesses among them.
+  bool has_another(const Key& key, const std::vector<Witness>& witnesses) {
+    auto is_alike = [&](const Witness& witness) { return witness.key == key; };
+    auto count = std::count_if(witnesses.begin(), witnesses.end(), is_alike);
+    return count == 0 || count < num_keys(key);
+  }
+
   // Finds keys whose values refute existing[next ...].
   bool find_witnesses(size_t next, std::vector<Witness>& witnesses) {
     if (next == existing.size()) return true;
@@ -246,7 +253,7 @@ struct Liveness::ObjectSearch {
       if (with_new({name})) return true;
     }
     for (const Key& key : free_keys()) {
-      if (liveness.applies(atom, key) && with_new(key)) return true;
+      if (liveness.applies(atom, key) && has_another(key, witnesses) && with_new(key)) return true;
     }
     return false;
   }
@@ -263,11 +270,7 @@ struct Liveness::ObjectSearch {
     }
     uint64_t num_free = 0;
     for (const Key& key : free_keys()) {
-      if (!is_satisfiable(key)) continue;
-      uint32_t num_alike = num_keys(key);
-      auto is_alike = [&](const Witness& witness) { return is_free(witness) && witness.key == key; };
-      if (std::count_if(witnesses.begin(), witnesses.end(), is_alike) > num_alike) return false;
-      num_free += num_alike;
+      if (is_satisfiable(key)) num_free += num_keys(key);
     }
     // Witnesses that are free keys are among these.
     count -= size_t(std::count_if(witnesses.begin(), witnesses.end(), is_free));

@@ -127,7 +127,7 @@ class Texts {
   std::optional<LengthLimit> length_limit(uint32_t state);
 
   // All continuations of the text in a state that its formula accepts, if there are at
-  // most `max`.
+  // most `max`, all of them short.
   std::optional<std::vector<std::string>> all_texts(uint32_t state, size_t max);
   std::optional<std::vector<std::string>> all_texts(TextKind kind, Formula formula, size_t max) {
     return all_texts(start(kind, formula), max);
@@ -204,7 +204,7 @@ class Texts {
   // Whether bytes that are not allowed would lead on, from the state or a later one.
   bool may_lack_texts(uint32_t state);
   // After how many digits, at most, a number may end, whichever digits have come before
-  // them; kFar if there are digits after which it cannot.
+  // them; kFar if there are digits after which it cannot, or if it takes long to tell.
   uint32_t num_digits_to_an_end(uint32_t state);
 
   uint32_t add(const TextState& state);

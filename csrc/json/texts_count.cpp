@@ -9,7 +9,7 @@ namespace structout::json {
 
 namespace {
 
-constexpr size_t kMaxRemainders = 4096;  // of a step
+constexpr size_t kMaxRemainders = 1 << 15;  // of a step
 
 // So many digits may follow, whichever they are, and the automaton accepts after each of
 // them. UINT32_MAX: as many as there are.
@@ -80,7 +80,9 @@ uint32_t Texts::num_digits_to_an_end(uint32_t start) {
       found->second.push_back(reached[i]);
       if (is_new) reached.push_back(target);
     }
-    is_closed = is_closed && reached.size() <= kMaxRemainders;
+    if (reached.size() <= kMaxRemainders) continue;
+    for (uint32_t state : reached) digits_to_an_end_[state] = kFar;
+    return kFar;
   }
   if (!is_closed) return digits_to_an_end_[start] = kFar;
   std::unordered_set<uint32_t> is_near;  // to an end

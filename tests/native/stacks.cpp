@@ -2,10 +2,14 @@
 // out, and its texts against what a grammar means.
 #include "context_free/stacks.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "expect.h"
@@ -20,14 +24,14 @@ using engine::Rules;
 
 namespace {
 
-using Stack = std::vector<uint32_t>;  // of states, the top first
-using Build = uint32_t (*)(Rules&);
+using Stack = std::vector<uint32_t>;           // of states, the top first
+using Build = uint32_t (*)(Rules&, uint32_t);  // with a part that stands for "b"
 using Judge = bool (*)(const std::string&);
 
 // s ::= "" | "a" s "b"
-uint32_t nested(Rules& rules) {
+uint32_t nested(Rules& rules, uint32_t b) {
   uint32_t s = rules.add_rule("s");
-  uint32_t pair = rules.add_sequence({rules.add_text("a"), s, rules.add_text("b")});
+  uint32_t pair = rules.add_sequence({rules.add_text("a"), s, b});
   rules.define(s, rules.add_alternatives({rules.add_text(""), pair}));
   return s;
 }
@@ -37,9 +41,14 @@ bool is_nested(const std::string& text) {
   return text == std::string(half, 'a') + std::string(half, 'b');
 }
 
+// t ::= "b" s, s as above: no text begins with s
+uint32_t nested_after_b(Rules& rules, uint32_t b) { return rules.add_sequence({b, nested(rules, b)}); }
+
+bool is_nested_after_b(const std::string& text) { return text[0] == 'b' && is_nested(text.substr(1)); }
+
 // s ::= "" | "a" | "b" | "a" s "a" | "b" s "b"
-uint32_t palindromes(Rules& rules) {
-  uint32_t s = rules.add_rule("s"), a = rules.add_text("a"), b = rules.add_text("b");
+uint32_t palindromes(Rules& rules, uint32_t b) {
+  uint32_t s = rules.add_rule("s"), a = rules.add_text("a");
   rules.define(s, rules.add_alternatives(
                       {rules.add_text(""), a, b, rules.add_sequence({a, s, a}), rules.add_sequence({b, s, b})}));
   return s;
@@ -48,9 +57,9 @@ uint32_t palindromes(Rules& rules) {
 bool is_palindrome(const std::string& text) { return text == std::string(text.rbegin(), text.rend()); }
 
 // s ::= "a" | s "b" s, ambiguous and left-recursive
-uint32_t sums(Rules& rules) {
+uint32_t sums(Rules& rules, uint32_t b) {
   uint32_t s = rules.add_rule("s"), a = rules.add_text("a");
-  rules.define(s, rules.add_alternatives({a, rules.add_sequence({s, rules.add_text("b"), s})}));
+  rules.define(s, rules.add_alternatives({a, rules.add_sequence({s, b, s})}));
   return s;
 }
 
@@ -65,8 +74,18 @@ bool is_sum(const std::string& text) {
 struct Grammar {
   Build build;
   Judge judge;
+  bool embeds_b;  // "b" is a text of an embedded language, of which only the calls matter here
 };
-const Grammar kGrammars[] = {{nested, is_nested}, {palindromes, is_palindrome}, {sums, is_sum}};
+const Grammar kGrammars[] = {
+    {nested, is_nested, false},
+    {nested, is_nested, true},
+    {nested_after_b, is_nested_after_b, false},
+    {nested_after_b, is_nested_after_b, true},
+    {palindromes, is_palindrome, false},
+    {palindromes, is_palindrome, true},
+    {sums, is_sum, false},
+    {sums, is_sum, true},
+};
 constexpr size_t kMaxLength = 7;
 
 struct Tester {
@@ -83,7 +102,26 @@ struct Tester {
   }
 
   explicit Tester(const Grammar& grammar)
-      : network(rules, grammar.build(rules), NetworkOptions(), limits), budget(limits), stacks(network) {}
+      : network(rules, root_of(grammar), NetworkOptions(), limits), budget(limits), stacks(network) {}
+
+  uint32_t root_of(const Grammar& grammar) {
+    return grammar.build(rules, grammar.embeds_b ? rules.add_embedded(nullptr) : rules.add_text("b"));
+  }
+
+  Node after(Node node, char byte) {
+    if (byte == 'a' || network.embedded().empty()) return stacks.after(node, uint8_t(byte), budget);
+    std::vector<Node> nodes;
+    for (const context_free::EmbeddedStart& start : stacks.embedded_starts(node, budget)) {
+      nodes.push_back(stacks.returned(start.below, budget));
+    }
+    EXPECT(nodes.size() <= 1);
+    return stacks.united(nodes, budget);
+  }
+
+  Node after(Node node, const std::string& text) {
+    for (char byte : text) node = after(node, byte);
+    return node;
+  }
 
   // Calls visit(text, node) for every text of "a" and "b" with at most kMaxLength bytes.
   void visit_texts(const std::function<void(const std::string&, Node)>& visit) {
@@ -93,7 +131,7 @@ struct Tester {
       pending.pop_back();
       visit(text, node);
       if (text.size() == kMaxLength) continue;
-      for (char byte : {'a', 'b'}) pending.emplace_back(text + byte, stacks.after(node, uint8_t(byte), budget));
+      for (char byte : {'a', 'b'}) pending.emplace_back(text + byte, after(node, byte));
     }
   }
 
@@ -151,15 +189,16 @@ void test_equal_sets_of_stacks_are_one_node(const Grammar& grammar) {
 
 void test_unions_and_subsets_are_those_of_the_stacks(const Grammar& grammar) {
   Tester tester(grammar);
-  std::vector<Node> nodes = tester.reached();
-  for (Node a : nodes) {
-    for (Node b : nodes) {
-      std::set<Stack> in_a = tester.written(tester.stacks, a), in_b = tester.written(tester.stacks, b);
+  std::map<Node, std::set<Stack>> sets;
+  for (Node node : tester.reached()) sets[node] = tester.written(tester.stacks, node);
+  for (const auto& [a, in_a] : sets) {
+    for (const auto& [b, in_b] : sets) {
       bool is_subset = std::includes(in_b.begin(), in_b.end(), in_a.begin(), in_a.end());
       EXPECT(tester.stacks.is_subset(a, b, tester.budget) == is_subset);
-      in_a.insert(in_b.begin(), in_b.end());
+      std::set<Stack> in_both = in_a;
+      in_both.insert(in_b.begin(), in_b.end());
       Node both = tester.stacks.united({a, b}, tester.budget);
-      EXPECT(tester.written(tester.stacks, both) == in_a);
+      EXPECT(tester.written(tester.stacks, both) == in_both);
       EXPECT(both == tester.stacks.united({b, a, Stacks::kDead, b}, tester.budget));
     }
   }
@@ -177,6 +216,57 @@ void test_copied_nodes_have_the_same_stacks(const Grammar& grammar) {
   }
 }
 
+void test_what_is_known_takes_no_work(const Grammar& grammar) {
+  Tester tester(grammar);
+  std::vector<Node> nodes = tester.reached();
+  auto read_all = [&] {
+    for (Node node : nodes) {
+      for (char byte : {'a', 'b'}) tester.after(node, byte);
+    }
+  };
+  auto united = [&](const std::vector<Node>& some) { return tester.stacks.united(some, tester.budget); };
+  read_all();
+  for (size_t i = 2; i < nodes.size(); ++i) united({nodes[i - 2], nodes[i - 1], nodes[i]});
+  const uint64_t steps = tester.budget.total();
+  const size_t memory = tester.stacks.memory_bytes();
+  read_all();
+  for (size_t i = 2; i < nodes.size(); ++i) united({nodes[i], Stacks::kDead, nodes[i - 1], nodes[i - 2]});
+  EXPECT(tester.budget.total() == steps && tester.stacks.memory_bytes() == memory);
+}
+
+// Unions of what follows so many "a" and one more, which differ in each rule that was called.
+void* test_deep_unions_read_on_or_are_refused(void*) {
+  Tester tester({nested, is_nested, false});
+  Node start = tester.stacks.start(tester.budget);
+  auto united = [&](size_t depth) {
+    Node node = tester.after(start, std::string(depth, 'a'));
+    return tester.stacks.united({node, tester.after(node, 'a')}, tester.budget);
+  };
+  auto reads_on = [&](size_t depth) {
+    Node node = tester.after(united(depth), std::string(depth, 'b'));
+    return tester.stacks.may_end(node) && tester.stacks.may_end(tester.after(node, 'b'));
+  };
+  EXPECT(reads_on(1'000));
+  bool is_refused = false;
+  try {
+    united(9'000);
+  } catch (const engine::LimitError& error) {
+    is_refused = error.limit == "grammar_nesting";
+  }
+  EXPECT(is_refused);
+  EXPECT(reads_on(2'000));
+  return nullptr;
+}
+
+// With AddressSanitizer, deep unions take more of the stack than a program has.
+void run_on_large_stack(void* (*test)(void*)) {
+  pthread_attr_t attributes;
+  pthread_t thread;
+  EXPECT(pthread_attr_init(&attributes) == 0 && pthread_attr_setstacksize(&attributes, 64 << 20) == 0);
+  EXPECT(pthread_create(&thread, &attributes, test, nullptr) == 0 && pthread_join(thread, nullptr) == 0);
+  pthread_attr_destroy(&attributes);
+}
+
 }  // namespace
 
 int main() {
@@ -186,6 +276,8 @@ int main() {
     test_equal_sets_of_stacks_are_one_node(grammar);
     test_unions_and_subsets_are_those_of_the_stacks(grammar);
     test_copied_nodes_have_the_same_stacks(grammar);
+    test_what_is_known_takes_no_work(grammar);
   }
+  run_on_large_stack(test_deep_unions_read_on_or_are_refused);
   return 0;
 }

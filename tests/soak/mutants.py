@@ -30,6 +30,7 @@ from support import builds, corpus
 from support.locations import NATIVE, ROOT
 
 _SECONDS = 120  # for a narrow test; a mutant may run for ever
+_KIBIBYTES = 2 << 20  # for a narrow test of the engine; a mutant may grow for ever
 _SWAPS = [
     *((" < ", " <= "), (" <= ", " < "), (" > ", " >= "), (" >= ", " > "), (" == ", " != "), (" != ", " == ")),
     *(
@@ -106,7 +107,7 @@ def _notices_formulas(csrc: Path) -> bool:
 def _notices_unit(name: str) -> Callable[[Path], bool]:
     def notices(csrc: Path) -> bool:
         program = builds.compiled_engine(name, NATIVE / f"{name}.cpp", ["-std=c++17", "-O1", "-pthread"], csrc=csrc)
-        return _fails([str(program), str(_schemas())])
+        return _fails(["sh", "-c", f'ulimit -v {_KIBIBYTES}; exec "$@"', "unit", str(program), str(_schemas())])
 
     return notices
 

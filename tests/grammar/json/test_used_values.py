@@ -235,6 +235,15 @@ def test_array_of_different_items_takes_milliseconds_for_its_first_masks(engine,
     assert max(steps) < 150_000, steps  # three to five milliseconds
 
 
+@pytest.mark.parametrize(
+    "items", [{"multipleOf": 997, "minimum": 10**12}, {"multipleOf": 9973}, {"multipleOf": 20011, "minimum": 1000}]
+)
+def test_there_are_two_multiples_of_a_step_with_many_remainders(items):
+    index = ENGINE.compile(UNIQUE | {"items": {"type": "integer", **items}, "minItems": 2})
+    assert ENGINE.walk(index).matcher.accept_bytes(b"[")
+    assert index.work < 4_000_000
+
+
 # With 8,000 objects in any order the search for an unused one reads over 65,536 bytes.
 @pytest.mark.parametrize(("is_declared", "count"), [(True, 4_000), (False, 500)])
 def test_thousands_of_used_objects_are_exact_and_cheap(is_declared, count):
