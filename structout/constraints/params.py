@@ -188,9 +188,7 @@ class StructuredOutputsParams:
         hold."""
         if not isinstance(self.backend, str) or not _BACKEND.fullmatch(self.backend):
             raise GrammarError(f"backend must be a name or name:no-fallback, got {self.backend!r}")
-        given = [
-            name for name in _CONSTRAINTS if getattr(self, name) not in (None, False) or self._is_false_schema(name)
-        ]
+        given = [name for name in _CONSTRAINTS if self._is_given(name)]
         if len(given) != 1:
             raise GrammarError(f"expected exactly one constraint, got {', '.join(given) or 'none'}")
         if self.tools is not None:
@@ -265,8 +263,9 @@ class StructuredOutputsParams:
             raise GrammarError(f"tool_format must be one of {', '.join(TOOL_FORMATS)}, got {self.tool_format!r}")
         return tool_format
 
-    def _is_false_schema(self, name: str) -> bool:
-        return name == "json" and self.json is False
+    def _is_given(self, name: str) -> bool:
+        value = getattr(self, name)
+        return value not in (None, False) or (name == "json" and value is False)
 
 
 def _read(kind: StructuredOutputOptions, given: object, limits: Limits) -> tuple[Any, str]:
