@@ -62,6 +62,8 @@ class Liveness {
   // The free keys: for each combination of the formulas on keys that some key outside of
   // the order satisfies, the key that stands for it.
   std::vector<Key> free_keys(const std::vector<Formula>& sets, const KeyOrder& order);
+  // The same, or none if they are too many.
+  std::optional<std::vector<Key>> some_free_keys(const std::vector<Formula>& sets, const KeyOrder& order);
 
   // A formula that describes the keys for which `key` stands.
   Formula description(const Key& key, const std::vector<Formula>& sets, const KeyOrder& order);
@@ -90,6 +92,8 @@ class Liveness {
   Formula with_key_bounds(Formula object, Literals around);
   bool are_object_literals_live(const Literals& literals, const KeyOrder& order, const PastKeys& past,
                                 Literals& conflict);
+  // The formula of the arrays that are written: see ArraySearch.
+  Formula as_read(Formula array);
   bool is_some_implicant_live(Formula array, const TextSet& used);
   std::optional<Literals> implicant(Formula formula);
   void keep(std::unordered_map<std::string, bool>& results, const std::string& key, bool is_live);

@@ -16,7 +16,7 @@ constexpr uint32_t kAnyNumberOfItems = UINT32_MAX;
 
 bool Liveness::is_array_live(Formula array) {
   if (formulas_.op(array) == Op::kAmong) return true;
-  array = schema_.without_among(array);
+  array = as_read(schema_.without_among(array));
   if (array == kAlways || array == kNever) return array == kAlways;
   auto known = live_arrays_.find(array);
   if (known != live_arrays_.end()) return known->second;
@@ -26,7 +26,15 @@ bool Liveness::is_array_live(Formula array) {
 }
 
 bool Liveness::is_array_live(Formula array, const TextSet& used) {
-  return is_array_live(array) && is_some_implicant_live(array, used);
+  return is_array_live(array) && is_some_implicant_live(as_read(array), used);
+}
+
+// Items are never repeated where the formula speaks of it, so only different ones count.
+Formula Liveness::as_read(Formula array) {
+  const std::vector<Formula> atoms = formulas_.atoms(array);
+  Formula unique = formulas_.atom(Op::kUnique);
+  if (std::find(atoms.begin(), atoms.end(), unique) == atoms.end()) return array;
+  return formulas_.conjunction({unique, formulas_.assign(array, unique, true)});
 }
 
 // Whether an array can satisfy a conjunction of literals.

@@ -44,19 +44,23 @@ Formula Liveness::description(const Key& key, const std::vector<Formula>& sets, 
 }
 
 std::vector<Key> Liveness::free_keys(const std::vector<Formula>& sets, const KeyOrder& order) {
+  std::optional<std::vector<Key>> keys = some_free_keys(sets, order);
+  if (!keys) throw engine::LimitError("schema_key_sets", kMaxFreeKeys + 1, kMaxFreeKeys);
+  return *std::move(keys);
+}
+
+std::optional<std::vector<Key>> Liveness::some_free_keys(const std::vector<Formula>& sets, const KeyOrder& order) {
   std::vector<Key> keys;
   std::function<void(size_t, Formula, Key)> divide = [&](size_t next, Formula text, Key key) {
+    if (keys.size() > kMaxFreeKeys) return;
     if (text == kNever || !texts_.is_live(texts_.start(TextKind::kString, text))) return;
-    if (next == sets.size()) {
-      keys.push_back(std::move(key));
-      if (keys.size() > kMaxFreeKeys) throw engine::LimitError("schema_key_sets", keys.size(), kMaxFreeKeys);
-      return;
-    }
+    if (next == sets.size()) return keys.push_back(std::move(key));
     divide(next + 1, formulas_.conjunction({text, formulas_.negation(sets[next])}), key);
     key.sets.push_back(sets[next]);
     divide(next + 1, formulas_.conjunction({text, sets[next]}), std::move(key));
   };
   divide(0, outside(order), {});
+  if (keys.size() > kMaxFreeKeys) return std::nullopt;
   return keys;
 }
 

@@ -43,7 +43,6 @@ State Machine::start() {
   for (Formula schema : schema_.children()) {
     uint32_t array = lists_.number_of({schema_.expand(schema, Type::kArray)});
     if (!arrays_.are_items_unique(array)) continue;
-    has_unique_items_ = true;
     try {
       if (!counts_.has_enough_items(array)) impossible_arrays_.push_back(schema_.place_of(schema));
     } catch (SchemaError& error) {

@@ -94,7 +94,7 @@ class Machine {
   bool allows_any_order() const { return form_.key_order == KeyOrderRule::kAny; }
 
   // Whether the schema speaks of items that differ.
-  bool has_unique_items() const { return has_unique_items_; }
+  bool has_unique_items() const { return schema_.has_unique_items(); }
 
   // For a state that waits for an item: a number of what is asked of the item.
   uint32_t item_children(State waiting) { return arrays_.item_plan(array_of(waiting)).children; }
@@ -188,7 +188,6 @@ class Machine {
   WalkHints hints_;
 
   State start_ = kNoState;
-  bool has_unique_items_ = false;
   std::vector<std::string> impossible_arrays_;
 };
 

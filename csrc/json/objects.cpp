@@ -17,6 +17,7 @@ uint32_t Objects::order_of(uint32_t children, const Numbers& objects) {
   for (Formula object : objects) {
     for (uint32_t name : schema_.names_in(object)) add_name(name);
   }
+  for (uint32_t name : few_free_keys(objects, KeyOrder(order.order))) add_name(name);
   order.by_spelling.resize(order.order.names.size());
   std::iota(order.by_spelling.begin(), order.by_spelling.end(), 0);
   std::sort(order.by_spelling.begin(), order.by_spelling.end(), [&](uint32_t a, uint32_t b) {
@@ -24,6 +25,31 @@ uint32_t Objects::order_of(uint32_t children, const Numbers& objects) {
   });
   orders_.push_back(std::move(order));
   return order_numbers_[children] = uint32_t(orders_.size() - 1);
+}
+
+// The keys without names, where few keys make a class of them and there must be others: by
+// what a formula asks for, or because the object must differ from earlier ones. Whether
+// others are left can only be told of keys with names.
+Numbers Objects::few_free_keys(const Numbers& objects, const KeyOrder& named) {
+  Numbers sets, few;
+  bool asks_for_keys = schema_.has_unique_items();
+  for (Formula object : objects) {
+    formulas_.visit_literals(object, [&](Formula atom, bool is_negated) {
+      const FormulaNode& node = formulas_[atom];
+      if (node.op == Op::kMinKeys) asks_for_keys |= !is_negated;
+      if (node.op != Op::kForKeys) return;
+      asks_for_keys |= is_negated;
+      if (std::find(sets.begin(), sets.end(), node.a) == sets.end()) sets.push_back(node.a);
+    });
+  }
+  if (!asks_for_keys || sets.empty()) return few;
+  std::optional<std::vector<Key>> keys = liveness_.some_free_keys(sets, named);
+  if (!keys) return few;
+  for (const Key& key : *keys) {
+    std::optional<Numbers> names = schema_.few_names(liveness_.description(key, sets, named));
+    if (names) few.insert(few.end(), names->begin(), names->end());
+  }
+  return few;
 }
 
 // -- what lasts of a formula --------------------------------------------------------

@@ -157,6 +157,7 @@ class Objects {
   };
 
   uint32_t order_of(uint32_t children, const Numbers& objects);
+  Numbers few_free_keys(const Numbers& objects, const KeyOrder& named);
   const Parts& parts_of(Formula object);
   uint32_t shape_of(Formula lasting, uint32_t order);
   uint32_t object_of(uint32_t shape, Numbers formulas, PastKeys past);

@@ -378,7 +378,10 @@ void Schema::add_array(const Value& schema, std::vector<Formula>& all) {
     if (most != nullptr) all.push_back(no(has(count_of(*most, schema, "maxContains") + 1)));
   }
   const Value* unique = schema.find("uniqueItems");
-  if (unique != nullptr && unique->kind == ValueKind::kTrue) all.push_back(formulas_.atom(Op::kUnique));
+  if (unique != nullptr && unique->kind == ValueKind::kTrue) {
+    has_unique_items_ = true;
+    all.push_back(formulas_.atom(Op::kUnique));
+  }
   if (document_.find(schema, "unevaluatedItems") != nullptr) all.push_back(unevaluated_items(schema));
 }
 

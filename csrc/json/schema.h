@@ -61,6 +61,8 @@ class Schema {
   // format or a step of which the languages here allow only some values.
   void check_narrower_texts();
   bool has_narrower_texts() const { return !narrower_texts_.empty(); }
+  // Whether a formula that was made speaks of uniqueItems.
+  bool has_unique_items() const { return has_unique_items_; }
 
   // One of SchemaOptions::impossible_arrays, if there are any.
   std::optional<std::string> impossible_array() const {
@@ -97,6 +99,9 @@ class Schema {
 
   // Whether a formula on texts describes a name.
   bool describes(Formula keys, uint32_t name);
+
+  // The names that a formula on keys describes. Nothing if they are many.
+  std::optional<std::vector<uint32_t>> few_names(Formula keys);
 
   // The names that an object formula mentions, in increasing order of their numbers.
   const std::vector<uint32_t>& names_in(Formula object);
@@ -245,6 +250,7 @@ class Schema {
   std::unordered_map<std::string, uint32_t> schemas_by_text_;
   std::unordered_map<uint64_t, Formula> expanded_;
   std::vector<std::pair<Formula, Type>> being_expanded_;
+  bool has_unique_items_ = false;
   std::vector<Name> names_;
   std::unordered_map<std::string, uint32_t> name_numbers_;
   std::unordered_map<Formula, std::vector<uint32_t>> names_in_;

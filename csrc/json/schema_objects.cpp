@@ -33,14 +33,10 @@ Formula Schema::keys_matching(const std::string& pattern, const Value& schema, c
 
 Formula Schema::for_keys(Formula keys, Formula child) {
   if (child == kAlways || keys == kNever) return kAlways;
-  if (has_narrower_text(keys)) return formulas_.atom(Op::kForKeys, keys, child);
-  std::optional<std::vector<std::string>> few = texts_.all_strings(keys, kMaxListedKeys);
+  std::optional<std::vector<uint32_t>> few = few_names(keys);
   if (!few) return formulas_.atom(Op::kForKeys, keys, child);
   std::vector<Formula> all;
-  for (const std::string& spelled : *few) {
-    std::string name = parse_value("\"" + spelled + "\"").text;
-    all.push_back(for_name(number_of_name(name), child));
-  }
+  for (uint32_t name : *few) all.push_back(for_name(name, child));
   return all_of(all);
 }
 
@@ -110,13 +106,9 @@ void Schema::add_object(const Value& schema, std::vector<Formula>& all) {
   }
   if (const Value* names = document_.find(schema, "propertyNames")) {
     Formula allowed = expand(child(*names), Type::kString);
-    std::optional<std::vector<std::string>> few = texts_.all_strings(allowed, kMaxListedKeys);
+    std::optional<std::vector<uint32_t>> few = few_names(allowed);
     std::vector<uint32_t>& outside = names_outside_[no(allowed)];
-    if (few) {
-      for (const std::string& spelled : *few) {
-        outside.push_back(number_of_name(parse_value("\"" + spelled + "\"").text));
-      }
-    }
+    if (few) outside.insert(outside.end(), few->begin(), few->end());
     all.push_back(for_keys(no(allowed), kNever));
     if (!few) bound_keys(allowed, all);
   }
@@ -143,6 +135,15 @@ bool Schema::describes(Formula keys, uint32_t name) {
   auto known = describes_.find(uint64_t(keys) << 32 | name);
   if (known != describes_.end()) return known->second;
   return describes_[uint64_t(keys) << 32 | name] = texts_.matches(TextKind::kString, keys, names_[name].spelled);
+}
+
+std::optional<std::vector<uint32_t>> Schema::few_names(Formula keys) {
+  if (has_narrower_text(keys)) return std::nullopt;
+  std::optional<std::vector<std::string>> few = texts_.all_strings(keys, kMaxListedKeys);
+  if (!few) return std::nullopt;
+  std::vector<uint32_t> names;
+  for (const std::string& spelled : *few) names.push_back(number_of_name(parse_value("\"" + spelled + "\"").text));
+  return names;
 }
 
 const std::vector<uint32_t>& Schema::names_in(Formula object) {

@@ -458,7 +458,8 @@ class TokenWalk {
     // forbid_used() finds the tokens that complete the present key and do no more.
     if (completes && frame.events != (kCompleted | kCompletedPresentKey)) found = Suspicion::kOfEarlier;
     if (machine_.counts().may_lack_keys(frame.state)) {
-      if (completes) return Suspicion::kOfItself;
+      // However new an item is, its keys may be used up.
+      if (completes || machine_.has_unique_items()) return Suspicion::kOfItself;
       found = Suspicion::kOfEarlier;
     }
     if (!machine_.has_unique_items()) return found;

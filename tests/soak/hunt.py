@@ -16,6 +16,7 @@ HUNTERS = (
     "draws",
     "distributions",
     "schemas",
+    "universes",
     "patterns",
     "grammars",
     "nested",

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from soak import days, draws, masks, mutants, node, parsers, tables
+from soak import days, draws, masks, mutants, node, parsers, tables, universes
 from soak.hunt import HUNTERS, Hunter, Tally, hunted, hunter, short_run
 from structout import DeviceStacks
 from structout.constraints.params import StructuredOutputOptions as Kind
@@ -20,6 +20,7 @@ from structout.grammar.native.backend import FsmBackend
 from structout.grammar.vocabulary import BYTES, Vocabulary
 from structout.scheduler.compile_queue import CompileQueue
 from support.builds import CSRC
+from support.json_engine import JsonEngine
 from support.locations import ROOT
 
 LONG_SECONDS = {"grammars": 30, "nested": 20}  # the first: no other test compares the engine with the judge
@@ -49,6 +50,14 @@ def test_hunt_of_draws_finds_a_draw_that_the_mask_forbids():
     ids[row] = int((~batch.allowed[batch.mask_of_row[row]]).nonzero()[0])
     draws.check(batch, (ids, *others), random.Random(0), found)
     assert f"1 illegal draws, first {int(ids[row])} in row {row}" in found.findings
+
+
+def test_hunt_of_universes_finds_a_keyword_that_is_ignored(monkeypatch):
+    compile_schema = JsonEngine.compile
+    monkeypatch.setattr(JsonEngine, "compile", lambda self, schema: compile_schema(self, schema["allOf"][0]))
+    found = Tally()
+    universes.make().hunt(0, found)
+    assert any("is accepted, but not valid" in finding for finding in found.findings)
 
 
 def test_hunt_of_tables_finds_a_mask_of_another_text(monkeypatch):

@@ -244,6 +244,45 @@ def test_there_are_two_multiples_of_a_step_with_many_remainders(items):
     assert index.work < 4_000_000
 
 
+LEFT = {"type": "object", "patternProperties": {"^$|^[^ab]|^[\\s\\S]{2}": False}}  # the keys "a" and "b" are left
+ONE_LETTER = [{"propertyNames": {"pattern": "^a*$"}}, {"propertyNames": {"maxLength": 1}}]
+NOT_ALL_TRUE = {"not": {"additionalProperties": {"const": True}}}
+
+
+@pytest.mark.parametrize("engine", [ENGINE, JsonEngine(declared=True)], ids=["any", "declared"])
+@pytest.mark.parametrize(
+    ("schema", "text", "following"),
+    [
+        (LEFT | {"additionalProperties": {"type": "boolean"}, "allOf": [NOT_ALL_TRUE]}, '{"a":true,"b":', "f"),
+        ({"type": "object", "additionalProperties": {"type": "boolean"}, "allOf": [*ONE_LETTER, NOT_ALL_TRUE]},
+         '{"":true,"a":', "f"),
+        (LEFT | {"additionalProperties": {"type": "null"}, "minProperties": 2}, '{"a":null', ","),
+        (UNIQUE | {"items": LEFT | {"additionalProperties": {"enum": ["a", "b"]}}}, '[{"a":"a","', "b"),
+        (UNIQUE | {"items": LEFT | {"additionalProperties": {"enum": ["a", "b"]}}},
+         '[{"a":"a","b":"a"},{"a":"a","b":"', "b"),
+        (UNIQUE | {"items": LEFT | {"additionalProperties": {"const": 1}}, "maxItems": 4},
+         '[{"a":1},{"b":1},{"a":1,"b":1},{', "}"),
+    ],
+)  # fmt: skip
+def test_few_keys_that_sets_of_keys_leave_may_be_used_up(engine, schema, text, following):
+    walk = engine.walk(engine.compile(schema))
+    assert walk.matcher.accept_bytes(text.encode())
+    assert {BYTE_TOKENS[token] for token in walk.allowed()} - SPACES == {following.encode()}
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"items": {"type": "boolean"}, "if": {"uniqueItems": True}, "then": {"minItems": 3}},
+        {"items": {"enum": ["b", False]}, "not": {"uniqueItems": True, "maxItems": 2}, "contains": {"const": "b"}},
+    ],
+)
+def test_array_that_must_repeat_an_item_is_impossible(keywords):
+    """Equal items are never written where a schema speaks of uniqueItems."""
+    with pytest.raises(core().SchemaError, match="no value satisfies"):
+        ENGINE.compile({"type": "array", "maxItems": 3, **keywords})
+
+
 # With 8,000 objects in any order the search for an unused one reads over 65,536 bytes.
 @pytest.mark.parametrize(("is_declared", "count"), [(True, 4_000), (False, 500)])
 def test_thousands_of_used_objects_are_exact_and_cheap(is_declared, count):
