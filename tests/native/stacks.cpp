@@ -46,6 +46,19 @@ uint32_t nested_after_b(Rules& rules, uint32_t b) { return rules.add_sequence({b
 
 bool is_nested_after_b(const std::string& text) { return text[0] == 'b' && is_nested(text.substr(1)); }
 
+// t ::= "b" s, s ::= u | "a" s "b", u ::= "" | "b" u: one rule begins with another
+uint32_t nested_with_more(Rules& rules, uint32_t b) {
+  uint32_t s = rules.add_rule("s"), u = rules.add_rule("u");
+  rules.define(u, rules.add_alternatives({rules.add_text(""), rules.add_sequence({b, u})}));
+  rules.define(s, rules.add_alternatives({u, rules.add_sequence({rules.add_text("a"), s, b})}));
+  return rules.add_sequence({b, s});
+}
+
+bool is_nested_with_more(const std::string& text) {
+  const auto num_a = size_t(std::count(text.begin(), text.end(), 'a')), num_b = text.size() - num_a;
+  return num_a < num_b && text == "b" + std::string(num_a, 'a') + std::string(num_b - 1, 'b');
+}
+
 // s ::= "" | "a" | "b" | "a" s "a" | "b" s "b"
 uint32_t palindromes(Rules& rules, uint32_t b) {
   uint32_t s = rules.add_rule("s"), a = rules.add_text("a");
@@ -81,6 +94,8 @@ const Grammar kGrammars[] = {
     {nested, is_nested, true},
     {nested_after_b, is_nested_after_b, false},
     {nested_after_b, is_nested_after_b, true},
+    {nested_with_more, is_nested_with_more, false},
+    {nested_with_more, is_nested_with_more, true},
     {palindromes, is_palindrome, false},
     {palindromes, is_palindrome, true},
     {sums, is_sum, false},
@@ -138,12 +153,15 @@ struct Tester {
   // All stacks of a node, written out.
   std::set<Stack> written(const Stacks& from, Node node) {
     std::set<Stack> found;
-    for (const Item& item : from.items(node)) {
-      std::set<Stack> below = item.below == Stacks::kDead ? std::set<Stack>{{}} : written(from, item.below);
-      for (Stack stack : below) {
-        stack.insert(stack.begin(), item.state);
-        found.insert(stack);
-      }
+    for (const Item& item : from.items(node)) found.merge(written(from, item));
+    return found;
+  }
+
+  std::set<Stack> written(const Stacks& from, const Item& item) {
+    std::set<Stack> found;
+    for (Stack stack : item.below == Stacks::kDead ? std::set<Stack>{{}} : written(from, item.below)) {
+      stack.insert(stack.begin(), item.state);
+      found.insert(stack);
     }
     return found;
   }
@@ -200,6 +218,41 @@ void test_unions_and_subsets_are_those_of_the_stacks(const Grammar& grammar) {
       Node both = tester.stacks.united({a, b}, tester.budget);
       EXPECT(tester.written(tester.stacks, both) == in_both);
       EXPECT(both == tester.stacks.united({b, a, Stacks::kDead, b}, tester.budget));
+      const auto& [c, in_c] = *sets.rbegin();
+      in_both.insert(in_c.begin(), in_c.end());
+      EXPECT(tester.written(tester.stacks, tester.stacks.united({a, b, c}, tester.budget)) == in_both);
+    }
+  }
+}
+
+// Also where the part is read later, so that its node has the larger number.
+void test_what_follows_a_part_is_part_of_what_follows_the_whole(const Grammar& grammar) {
+  std::vector<std::string> texts = {""};
+  for (size_t i = 0; i < 7; ++i) {
+    for (char byte : {'a', 'b'}) texts.push_back(texts[i] + byte);
+  }
+  for (const std::string& one : texts) {
+    for (const std::string& other : texts) {
+      Tester tester(grammar);
+      Node start = tester.stacks.start(tester.budget), part = tester.after(start, one);
+      Node whole = tester.stacks.united({part, tester.after(start, other)}, tester.budget);
+      for (char byte : {'a', 'b'}) {
+        Node after_whole = tester.after(whole, byte), after_part = tester.after(part, byte);
+        EXPECT(tester.stacks.is_subset(after_part, after_whole, tester.budget));
+        EXPECT(tester.stacks.united({after_part, after_whole}, tester.budget) == after_whole);
+      }
+    }
+  }
+}
+
+void test_state_above_a_node_is_one_of_its_items(const Grammar& grammar) {
+  Tester tester(grammar);
+  for (Node node : tester.reached()) {
+    for (const Item& item : tester.stacks.items(node)) {
+      auto above = [&] { return tester.stacks.above(item.state, item.below, true, tester.budget); };
+      Node one = above();
+      EXPECT(tester.written(tester.stacks, one) == tester.written(tester.stacks, item));
+      EXPECT(above() == one);
     }
   }
 }
@@ -275,6 +328,8 @@ int main() {
     test_dead_nodes_begin_no_text(grammar);
     test_equal_sets_of_stacks_are_one_node(grammar);
     test_unions_and_subsets_are_those_of_the_stacks(grammar);
+    test_what_follows_a_part_is_part_of_what_follows_the_whole(grammar);
+    test_state_above_a_node_is_one_of_its_items(grammar);
     test_copied_nodes_have_the_same_stacks(grammar);
     test_what_is_known_takes_no_work(grammar);
   }
