@@ -16,7 +16,7 @@ constexpr uint32_t kAnyNumberOfItems = UINT32_MAX;
 
 bool Liveness::is_array_live(Formula array) {
   if (formulas_.op(array) == Op::kAmong) return true;
-  array = as_read(schema_.without_among(array));
+  array = schema_.without_among(array);
   if (array == kAlways || array == kNever) return array == kAlways;
   auto known = live_arrays_.find(array);
   if (known != live_arrays_.end()) return known->second;
@@ -26,15 +26,7 @@ bool Liveness::is_array_live(Formula array) {
 }
 
 bool Liveness::is_array_live(Formula array, const TextSet& used) {
-  return is_array_live(array) && is_some_implicant_live(as_read(array), used);
-}
-
-// Items are never repeated where the formula speaks of it, so only different ones count.
-Formula Liveness::as_read(Formula array) {
-  const std::vector<Formula> atoms = formulas_.atoms(array);
-  Formula unique = formulas_.atom(Op::kUnique);
-  if (std::find(atoms.begin(), atoms.end(), unique) == atoms.end()) return array;
-  return formulas_.conjunction({unique, formulas_.assign(array, unique, true)});
+  return is_array_live(array) && is_some_implicant_live(array, used);
 }
 
 // Whether an array can satisfy a conjunction of literals.
@@ -289,6 +281,12 @@ struct Liveness::ArraySearch {
 
 bool Liveness::is_some_implicant_live(Formula array, const TextSet& used) {
   std::vector<Formula> clauses = {array};
+  // Items are never repeated where the formula speaks of it, so only different ones count.
+  const Formula unique = formulas_.atom(Op::kUnique);
+  const std::vector<Formula>& atoms = formulas_.atoms(array);
+  if (std::find(atoms.begin(), atoms.end(), unique) != atoms.end()) {
+    clauses = {unique, formulas_.assign(array, unique, true)};
+  }
   for (;;) {
     std::optional<Literals> literals = implicant(formulas_.conjunction(clauses));
     if (!literals) return false;

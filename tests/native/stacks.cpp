@@ -218,6 +218,7 @@ void test_unions_and_subsets_are_those_of_the_stacks(const Grammar& grammar) {
       Node both = tester.stacks.united({a, b}, tester.budget);
       EXPECT(tester.written(tester.stacks, both) == in_both);
       EXPECT(both == tester.stacks.united({b, a, Stacks::kDead, b}, tester.budget));
+      if (!is_subset) continue;
       const auto& [c, in_c] = *sets.rbegin();
       in_both.insert(in_c.begin(), in_c.end());
       EXPECT(tester.written(tester.stacks, tester.stacks.united({a, b, c}, tester.budget)) == in_both);
@@ -228,7 +229,7 @@ void test_unions_and_subsets_are_those_of_the_stacks(const Grammar& grammar) {
 // Also where the part is read later, so that its node has the larger number.
 void test_what_follows_a_part_is_part_of_what_follows_the_whole(const Grammar& grammar) {
   std::vector<std::string> texts = {""};
-  for (size_t i = 0; i < 7; ++i) {
+  for (size_t i = 0; i < 3; ++i) {
     for (char byte : {'a', 'b'}) texts.push_back(texts[i] + byte);
   }
   for (const std::string& one : texts) {
