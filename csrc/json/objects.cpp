@@ -17,7 +17,7 @@ uint32_t Objects::order_of(uint32_t children, const Numbers& objects) {
   for (Formula object : objects) {
     for (uint32_t name : schema_.names_in(object)) add_name(name);
   }
-  for (uint32_t name : few_free_keys(objects, KeyOrder(order.order))) add_name(name);
+  for (uint32_t name : few_free_keys(objects, order.order)) add_name(name);
   order.by_spelling.resize(order.order.names.size());
   std::iota(order.by_spelling.begin(), order.by_spelling.end(), 0);
   std::sort(order.by_spelling.begin(), order.by_spelling.end(), [&](uint32_t a, uint32_t b) {

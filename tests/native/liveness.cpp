@@ -283,7 +283,7 @@ struct Judge : Tester {
   // The value of a named key, if it is there.
   std::optional<Type> value_of(const Object& object, uint32_t name) { return object[kLetters.find(schema.name(name))]; }
 
-  // Those that a formula on keys describes.
+  // The letters of the keys that a formula describes.
   const std::string& letters(Formula keys) {
     auto [found, is_new] = described_letters.try_emplace(keys);
     for (size_t i = 0; is_new && i < kNumLetters; ++i) {
@@ -331,7 +331,7 @@ struct Judge : Tester {
     }
   }
 
-  // Those for which a formula holds.
+  // The values that satisfy a formula.
   template <typename Value>
   std::vector<Value> among(const std::vector<Value>& all, Formula formula) {
     std::vector<Value> found;
