@@ -272,15 +272,17 @@ def _read(kind: StructuredOutputOptions, given: object, limits: Limits) -> tuple
     """Read and check a constraint of one kind. Return it as a Python value, which many
     share, and its text for a compiler."""
     text = _TEXTS[kind](given)
-    return (_parsed_once if len(text) <= _MAX_REMEMBERED else _parsed)(kind, text, limits)
+    parsed = _parsed_once if len(text) <= _MAX_REMEMBERED else _parsed
+    return parsed(kind, text, limits, text is given)
 
 
-def _parsed(kind: StructuredOutputOptions, text: str, limits: Limits) -> tuple[Any, str]:
+def _parsed(kind: StructuredOutputOptions, text: str, limits: Limits, is_given: bool) -> tuple[Any, str]:
+    """``is_given``: whether the text is the client's, whose JSON may have another form."""
     value: Any = True if kind is StructuredOutputOptions.JSON_OBJECT else text
     if kind in _KINDS_OF_JSON:
         with _json_errors(kind):
             value = exact_json.loads(text)
-            text = exact_json.dumps(value, ensure_ascii=False)
+            text = exact_json.dumps(value, ensure_ascii=False) if is_given else text
     if kind is StructuredOutputOptions.JSON and not isinstance(value, dict | bool):
         raise GrammarError(f"a JSON schema must be an object or a boolean, got {type(value).__name__}")
     if kind is StructuredOutputOptions.STRUCTURAL_TAG and not isinstance(value, dict):
