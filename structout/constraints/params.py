@@ -277,7 +277,7 @@ def _read(kind: StructuredOutputOptions, given: object, limits: Limits) -> tuple
 
 
 def _parsed(kind: StructuredOutputOptions, text: str, limits: Limits, is_given: bool) -> tuple[Any, str]:
-    """``is_given``: whether the text is the client's, whose JSON may have another form."""
+    """``is_given``: whether the text is the client's, and its JSON in any form."""
     value: Any = True if kind is StructuredOutputOptions.JSON_OBJECT else text
     if kind in _KINDS_OF_JSON:
         with _json_errors(kind):
