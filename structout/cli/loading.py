@@ -6,9 +6,15 @@ from typing import Any
 import torch
 
 from structout import envs
+from structout.cli import demo_model, random_model
 from structout.cli.demo_model import load_demo_model
 from structout.cli.progress import say
 from structout.cli.user_errors import UserError, first_line
+
+DEMO_NAMES = {
+    demo_model.NAME: "SmolLM2-135M-Instruct",
+    random_model.NAME: "random model (valid form, no meaning)",
+}
 
 
 def load_model(source: str | None, device: torch.device) -> tuple[Any, Any, str]:
@@ -27,8 +33,8 @@ def load_model(source: str | None, device: torch.device) -> tuple[Any, Any, str]
     transformers = _transformers()
     try:
         if source is None:
-            model, tokenizer, _ = load_demo_model(on_build=_say_building)
-            return model.to(device), tokenizer, "demo model (random weights: valid form, no meaning)"
+            model, tokenizer, directory = load_demo_model(say)
+            return model.to(device), tokenizer, DEMO_NAMES[directory.name]
         say(f"loading {source} ...")
         tokenizer = transformers.AutoTokenizer.from_pretrained(source)
         model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype="auto")
@@ -49,7 +55,7 @@ def load_tokenizer(source: str | None) -> tuple[Any, str]:
     transformers = _transformers()
     try:
         if source is None:
-            _, tokenizer, _ = load_demo_model(on_build=_say_building)
+            _, tokenizer, _ = load_demo_model(say)
             return tokenizer, f"the demo model's {len(tokenizer):,} tokens"
         tokenizer = transformers.AutoTokenizer.from_pretrained(source)
         return tokenizer, f"the {len(tokenizer):,} tokens of {source}"
@@ -65,10 +71,6 @@ def _transformers() -> Any:
         raise UserError(f"this command needs transformers; {fix}") from error
     transformers.utils.logging.disable_progress_bar()
     return transformers
-
-
-def _say_building() -> None:
-    say("building the demo model, once ...")
 
 
 def _failure(source: str | None, error: Exception, what: str, needed_file: str) -> str:

@@ -1,4 +1,4 @@
-"""A cache of the demo model that the tests of this folder share."""
+"""The random model takes the demo model's place, in a cache that these tests share."""
 
 import pytest
 
@@ -11,3 +11,4 @@ def cache(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def own_cache(cache, monkeypatch):
     monkeypatch.setenv("STRUCTOUT_CACHE_DIR", str(cache))
+    monkeypatch.setenv("STRUCTOUT_DEMO_MODEL", "random")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from structout.cli.demo_model import load_demo_model
+from structout.cli.random_model import load_random_model
 from structout_cli import main
 from support.locations import ROOT
 
@@ -100,7 +100,7 @@ def test_check_writes_a_page_that_needs_nothing_else(capsys, tmp_path):
 
 
 def test_check_with_a_model_ranks_tokens_by_its_probabilities(capsys, tmp_path):
-    model, tokenizer, _ = load_demo_model()
+    model, tokenizer, _ = load_random_model()
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     path = tmp_path / "page.html"

@@ -1,4 +1,4 @@
-"""The ``structout`` command from its arguments to its output, with the real demo
+"""The ``structout`` command from its arguments to its output, with the random
 model."""
 
 import io
@@ -19,7 +19,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import structout
 from structout import StructuredOutputManager, StructuredOutputsParams
-from structout.cli.demo_model import load_demo_model
+from structout.cli.random_model import load_random_model
 from structout.cli.validate import replay_check
 from structout_cli import main
 from support import fresh_process
@@ -43,8 +43,8 @@ UNENFORCED += '"required": ["a"], "additionalProperties": false}'
 
 @pytest.fixture
 def model_dir(tmp_path):
-    """A copy of the demo model, to be changed."""
-    model, tokenizer, _ = load_demo_model()
+    """A copy of the random model, to be changed."""
+    model, tokenizer, _ = load_random_model()
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     return tmp_path
@@ -269,7 +269,7 @@ def check_last_line(capsys, arguments, message):
 
 
 def test_generate_with_a_model_narrower_than_its_tokenizer_names_both(capsys, model_dir):
-    model, _, _ = load_demo_model()
+    model, _, _ = load_random_model()
     model.resize_token_embeddings(500)
     model.save_pretrained(model_dir)
     message = f"cannot use {model_dir}: vocab_size is 500, but the tokenizer has a token of id 999"
@@ -290,7 +290,7 @@ def test_generate_with_a_damaged_model_names_it(capsys, model_dir):
 
 
 def test_generate_with_nan_logits_names_the_cause(capsys, model_dir):
-    model, _, _ = load_demo_model()
+    model, _, _ = load_random_model()
     torch.nn.init.constant_(model.lm_head.weight, float("nan"))
     model.save_pretrained(model_dir)
     check_last_line(
@@ -433,7 +433,7 @@ def test_generate_past_the_positions_of_the_model_names_the_limit(capsys, gpt2_d
 
 def test_replay_check_accepts_exactly_the_texts_of_the_grammar():
     params = StructuredOutputsParams(grammar='root ::= "a" root | "b" ["é🦊]')
-    _, tokenizer, _ = load_demo_model()
+    _, tokenizer, _ = load_random_model()
     with StructuredOutputManager(tokenizer, 1024) as manager:
         check = replay_check(params, manager)
         assert check("aab🦊") is None

@@ -144,9 +144,9 @@ def test_explain_with_plot_and_no_picture_says_why(capsys, tmp_path, arguments, 
 
 
 def test_explain_with_a_tokenizer_uses_it(capsys, tmp_path):
-    from structout.cli.demo_model import load_demo_model
+    from structout.cli.random_model import load_random_model
 
-    load_demo_model()[1].save_pretrained(tmp_path)
+    load_random_model()[1].save_pretrained(tmp_path)
     assert fields_of(run(capsys, "true", "--tokenizer", str(tmp_path)))["ready"].endswith(
         f"with the 1,000 tokens of {tmp_path}"
     )

@@ -3,14 +3,14 @@
 import pytest
 
 from structout import StructuredOutputManager, StructuredOutputsConfig
-from structout.cli.demo_model import load_demo_model
+from structout.cli.random_model import load_random_model
 
 
 @pytest.fixture(scope="session")
 def parts(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STRUCTOUT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        model, tokenizer, _ = load_demo_model()
+        model, tokenizer, _ = load_random_model()
     tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer
 

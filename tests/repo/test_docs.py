@@ -59,27 +59,27 @@ top_k_filter = top_p_filter = min_p_filter
 """,
     "model": """
 import torch, structout
-from structout.cli.demo_model import load_demo_model
-model, tokenizer, _ = load_demo_model()
+from structout.cli.random_model import load_random_model
+model, tokenizer, _ = load_random_model()
 """,
     "engine": """
 import torch, structout
-from structout.cli.demo_model import load_demo_model
-_, tokenizer, _ = load_demo_model()
+from structout.cli.random_model import load_random_model
+_, tokenizer, _ = load_random_model()
 V = 1024
 schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "additionalProperties": False}
 def forward(*_): return torch.randn(2, V)
 """,
     "manager": """
-from structout.cli.demo_model import load_demo_model
-_, tokenizer, _ = load_demo_model()
+from structout.cli.random_model import load_random_model
+_, tokenizer, _ = load_random_model()
 vocab_size, eos, schema = 1024, tokenizer.eos_token_id, {"type": "array", "items": {"type": "boolean"}}
 """,
     "pool": """
 import structout
 from structout import DeviceMasks, MaskPool
-from structout.cli.demo_model import load_demo_model
-_, tokenizer, _ = load_demo_model()
+from structout.cli.random_model import load_random_model
+_, tokenizer, _ = load_random_model()
 vocab_size, capacity, device = 1024, 64, "cpu"
 config = structout.StructuredOutputsConfig(mask_pool_capacity=capacity)
 manager = structout.StructuredOutputManager(tokenizer, vocab_size, config)
