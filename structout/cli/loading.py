@@ -9,7 +9,7 @@ from structout import envs
 from structout.cli import demo_model, random_model
 from structout.cli.demo_model import load_demo_model
 from structout.cli.progress import say
-from structout.cli.user_errors import UserError, first_line
+from structout.cli.user_errors import INSTALL_EXTRA, UserError, first_line
 
 DEMO_NAMES = {
     demo_model.NAME: "SmolLM2-135M-Instruct",
@@ -67,8 +67,7 @@ def _transformers() -> Any:
     try:
         import transformers
     except ImportError as error:
-        fix = "from structout's checkout: pip install --no-build-isolation '.[generate]'"
-        raise UserError(f"this command needs transformers; {fix}") from error
+        raise UserError(f"this command needs transformers; {INSTALL_EXTRA}") from error
     transformers.utils.logging.disable_progress_bar()
     return transformers
 

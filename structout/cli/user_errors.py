@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+INSTALL_EXTRA = "from structout's checkout: pip install --no-build-isolation -e '.[generate]'"
+
 
 class UserError(Exception):
     """A mistake that the user can correct: one line on standard error, exit status

@@ -10,7 +10,7 @@ from decimal import Context, Decimal, localcontext
 from pathlib import Path
 from typing import Any
 
-from structout.cli.user_errors import UserError, first_line
+from structout.cli.user_errors import INSTALL_EXTRA, UserError, first_line
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError
@@ -173,9 +173,7 @@ def _json_check(params: StructuredOutputsParams) -> Check:
     try:
         import jsonschema
     except ImportError as error:
-        raise UserError(
-            "checking JSON needs jsonschema; from structout's checkout: pip install --no-build-isolation '.[generate]'"
-        ) from error
+        raise UserError(f"checking JSON needs jsonschema; {INSTALL_EXTRA}") from error
     constraint = params.constraint()
     # jsonschema takes decimals, and so the numbers as they are written.
     schema = json.loads(constraint.spec, parse_float=Decimal)

@@ -6,6 +6,7 @@ The choice is made once, when structout is imported.
 
 import functools
 import importlib.util
+import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,11 +47,26 @@ class _LoadError(Exception):
 def _load_cpu_library() -> None:
     library = _PACKAGE / "_C.so"
     if not library.exists():
-        raise ImportError(f"structout's CPU ops were not built ({library} is missing); {_REINSTALL}")
+        raise ImportError(f"structout's CPU ops were not built ({library} is missing); {_way_to_built_ops()}")
     try:
         torch.ops.load_library(library)
     except OSError as error:
         raise ImportError(f"structout's CPU ops were built but do not load ({_cause(error)}); {_REINSTALL}") from error
+
+
+def _way_to_built_ops() -> str:
+    checkout = _PACKAGE.parent
+    if not (checkout / "csrc").is_dir():
+        return _REINSTALL
+    advice = "build it in place: pip install --no-build-isolation -e ."
+    folders = (Path(path, "structout") for path in sys.path)
+    installed = next((folder for folder in folders if (folder / "_C.so").exists()), None)
+    if installed is not None:
+        return (
+            f"this is the checkout {checkout}, which hides the structout that is installed in {installed.parent}: "
+            f"leave the checkout's folder, or {advice}"
+        )
+    return f"this is the checkout {checkout}: {advice}"
 
 
 def _load_cuda_library() -> None:

@@ -70,6 +70,19 @@ def test_doctor_with_a_missing_library_advises_a_reinstall(package_copy):
     assert_every_entrance_reports(f"_C.so is missing); {REINSTALL}", path=package_copy)
 
 
+def test_doctor_in_a_checkout_that_hides_an_installation_names_both_ways_out(package_copy, tmp_path_factory):
+    (package_copy / "csrc").mkdir()
+    in_place = "build it in place: pip install --no-build-isolation -e ."
+    assert_every_entrance_reports(f"this is the checkout {package_copy}: {in_place}", path=package_copy)
+    installed = tmp_path_factory.mktemp("site-packages")
+    (installed / "structout").mkdir()
+    (installed / "structout" / "_C.so").touch()
+    cause = f"this is the checkout {package_copy}, which hides the structout that is installed in {installed}: "
+    assert_every_entrance_reports(
+        f"{cause}leave the checkout's folder, or {in_place}", path=f"{package_copy}{os.pathsep}{installed}"
+    )
+
+
 def test_doctor_with_a_file_that_is_no_library_gives_the_loaders_error(package_copy):
     library = package_copy / "structout" / "_C.so"
     library.write_bytes(b"not a library")
