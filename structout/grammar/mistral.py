@@ -67,8 +67,8 @@ class Encoding(NamedTuple):
 class MistralEncoder:
     """The interface of Hugging Face's tokenizers, as far as forced text needs it.
 
-    SentencePiece puts a space in front of a text: what it makes of a text is of no use
-    inside another.
+    SentencePiece puts a space in front of a text. So a line end, which no other
+    character of its vocabularies joins, is encoded before the text, and taken away.
 
     Args:
         tokenizer: what ``mistral_tokenizer`` returns.
@@ -76,6 +76,9 @@ class MistralEncoder:
 
     def __init__(self, tokenizer: Any):
         self._tokenizer = tokenizer
+        self._before = "" if hasattr(tokenizer, "id_to_byte_piece") else "\n"
+        self._num_before = len(tokenizer.encode(self._before, bos=False, eos=False))
 
     def encode(self, text: str, *, add_special_tokens: bool) -> Encoding:
-        return Encoding(self._tokenizer.encode(text, bos=add_special_tokens, eos=False))
+        token_ids = self._tokenizer.encode(self._before + text, bos=False, eos=False)
+        return Encoding(token_ids[self._num_before :])
