@@ -27,10 +27,7 @@ _SECONDS_FOR_CAUSES = 3.0
 _MAX_CAUSES = 12
 _MAX_SHOWN_CHOICES = 6
 _JSON_OBJECT = '{"type": "object"}'
-_OPTIONS = {
-    "key_order": 'the keys come in the order in which the schema declares them; key_order="any" allows others',
-    "whitespace": "the configuration bounds the whitespace between two tokens of JSON",
-}
+_OPTIONS = ("key_order", "whitespace")
 _IGNORED = "%ignore"  # Lark's statement
 _KIND = StructuredOutputOptions
 
@@ -338,7 +335,7 @@ class _Examination:
 
     def _cause_of(self, requirement: Requirement, schema_at: str) -> Cause:
         if requirement.pointer in _OPTIONS:
-            return Cause("option", requirement.pointer, _OPTIONS[requirement.pointer])
+            return Cause("option", requirement.pointer, self._option_message(requirement.pointer))
         pointer = schema_at + requirement.pointer[1:]
         message = f"{requirement.keyword} is {shown(requirement.value)}"
         if requirement.value is False:
@@ -347,6 +344,17 @@ class _Examination:
             tag = tag_around(self._checker.constraint.value, schema_at)
             message += "" if tag is None else f", in the tag {shown(tag)}"
         return Cause("keyword", pointer, message)
+
+    def _option_message(self, option: str) -> str:
+        config, pattern = self._checker.config, self._checker.constraint.whitespace_pattern
+        if option == "key_order":
+            return 'the keys come in the order in which the schema declares them; key_order="any" allows others'
+        if pattern is not None:
+            return f"whitespace between two tokens of JSON matches whitespace_pattern={shown(pattern)}"
+        if not config.any_whitespace:
+            return 'any_whitespace=False allows one space after "," and ":", and no other whitespace'
+        most = config.max_whitespace
+        return f"max_whitespace is {most} in the configuration: more allows more whitespace in a row, None any"
 
 
 def _open_rules(ways: Sequence[Way], at: int) -> list[str]:

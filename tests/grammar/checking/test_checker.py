@@ -81,6 +81,23 @@ def test_check_with_a_schema_names_the_keyword_that_forbids_the_next_byte(text, 
     assert (places(found), found.path) == (causes, path)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "config", "message"),
+    [
+        (None, {}, "max_whitespace is 2 in the configuration: "),
+        (None, {"max_whitespace": 1}, "max_whitespace is 1 in the configuration: "),
+        (None, {"any_whitespace": False}, 'any_whitespace=False allows one space after "," and ":", and no other'),
+        (" ?", {}, 'whitespace between two tokens of JSON matches whitespace_pattern=" ?"'),
+    ],
+)
+def test_check_of_an_indented_text_names_the_setting_that_refuses_it(pattern, config, message):
+    text = json.dumps({"name": "Bo", "age": 3}, indent=2)
+    params = StructuredOutputsParams(json=PERSON, whitespace_pattern=pattern)
+    (cause,) = check(params, text, config=StructuredOutputsConfig(**config)).causes
+    assert (cause.kind, cause.place) == ("option", "whitespace")
+    assert cause.message.startswith(message)
+
+
 def test_check_of_a_complete_text_names_no_cause():
     found = checked('{"name": "Bo", "age": 3}', json=PERSON)
     assert (found.status, found.is_complete, found.causes, found.completion) == ("complete", True, (), "")
