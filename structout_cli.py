@@ -15,21 +15,24 @@ from pathlib import Path
 
 _GENERATE_EXAMPLES = """\
 examples:
-  structout generate --json-schema examples/order.schema.json --seed 7
-  structout generate --json-schema '{"enum": ["red", 3, null]}' --compact
-  structout generate --regex '[A-Z]{3}-[0-9]{4}' -n 5
-  structout generate --choice positive --choice negative --prompt 'I loved it.' --temperature 0
+  structout generate --prompt 'Maria Lopez is 34 years old and lives in Madrid.' --temperature 0 --json-schema '
+    {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+     "required": ["name", "age"], "additionalProperties": false}'
+  structout generate --json-schema examples/order.schema.json -n 8
+  structout generate --choice Paris --choice Tokyo --prompt 'What is the capital of Japan?' --temperature 0
+  structout generate --regex '[0-9]{4}' --continue 'The first man stood on the moon in' --temperature 0
   structout generate --grammar examples/sql.ebnf --model ./my-model --device cuda
   structout generate --grammar 'root ::= "a" | "(" root ")"'
   structout generate --tools tools.json --tool-choice required
 
 Standard output receives the texts, after all of them are complete and checked: one per line if there are several.
-Standard error receives everything else. If it is a terminal, it shows the text as it grows.
+Standard error receives everything else. If it is a terminal, the texts grow there, token by token.
 
 exit status:
   0  every text is complete and valid
   1  a text is incomplete or invalid
   2  wrong arguments, a bad constraint, an unusable model, or an output that cannot be written
+  130  interrupted with Ctrl-C, which prints the texts so far to standard error
 """
 
 _EXPLAIN_EXAMPLES = """\
@@ -87,16 +90,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_GENERATE_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    generate.set_defaults(run=_generate, schema_name="--json-schema", backend="auto")
+    generate.set_defaults(run=_generate, backend="auto")
     constraint = generate.add_argument_group("constraint (exactly one)").add_mutually_exclusive_group(required=True)
-    constraint.add_argument(
-        "--json-schema",
-        type=_text,
-        metavar="SOURCE",
-        help="the text is JSON that satisfies this JSON Schema. SOURCE is a file, - for standard input, or the JSON "
-        "itself: true, false, or an object that starts with {",
-    )
-    _add_other_constraints(constraint)
+    _add_constraints(constraint)
     _add_tools(generate, constraint)
     _add_schemas(generate)
     generate.add_argument(
@@ -118,7 +114,21 @@ def _parser() -> argparse.ArgumentParser:
         "--device", default="auto", help="auto (default: cuda if it is available), cpu, cuda, cuda:1, ..."
     )
     sampling = generate.add_argument_group("sampling")
-    sampling.add_argument("--prompt", type=_text, default="", metavar="TEXT", help="text to continue (default: none)")
+    prompt = sampling.add_mutually_exclusive_group()
+    prompt.add_argument(
+        "--prompt",
+        type=_text,
+        metavar="TEXT",
+        help="what the user says, in the model's chat template (default: Give me an example.). A model without a "
+        "template continues it",
+    )
+    prompt.add_argument(
+        "--continue",
+        type=_text,
+        dest="beginning",
+        metavar="TEXT",
+        help="instead of a prompt: text to continue, without the chat template",
+    )
     sampling.add_argument(
         "-n", type=_count, default=1, metavar="N", help="number of texts, written as one batch (default: 1)"
     )
@@ -154,16 +164,10 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXPLAIN_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    explain.set_defaults(run=_explain, schema_name="SCHEMA")
+    explain.set_defaults(run=_explain)
     constraint = explain.add_argument_group("constraint (exactly one)").add_mutually_exclusive_group(required=True)
-    constraint.add_argument(
-        "json_schema",
-        nargs="?",
-        type=_text,
-        metavar="SCHEMA",
-        help="a JSON Schema: a file, - for standard input, or the JSON itself",
-    )
-    _add_other_constraints(constraint)
+    constraint.add_argument("schema", nargs="?", type=_text, metavar="SCHEMA", help="short for --json-schema SCHEMA")
+    _add_constraints(constraint)
     _add_tools(explain, constraint)
     _add_schemas(explain)
     explain.add_argument(
@@ -188,21 +192,20 @@ def _parser() -> argparse.ArgumentParser:
         help="say where a text leaves its constraint, and why",
         description="Say where a text leaves its constraint, to the byte and the token, what forbids it, what may "
         "follow instead, and the shortest way to a complete text.",
-        usage="structout check (SCHEMA | --regex ... | --grammar ... | ...) TEXT [options]",
+        usage="structout check (SCHEMA | --json-schema ... | --regex ... | ...) TEXT [options]",
         epilog=_CHECK_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    check.set_defaults(run=_check, schema_name="SCHEMA", backend="auto", parser=check)
+    check.set_defaults(run=_check, backend="auto", parser=check)
     check.add_argument(
         "inputs",
         nargs="+",
         type=_text,
         metavar="[SCHEMA] TEXT",
-        help="a JSON Schema (a file, - for standard input, or the JSON itself) unless another constraint is given, and "
-        "the text",
+        help="the text, behind a JSON Schema if no option gives a constraint: SCHEMA is short for --json-schema SCHEMA",
     )
-    constraint = check.add_argument_group("constraint, instead of SCHEMA").add_mutually_exclusive_group()
-    _add_other_constraints(constraint)
+    constraint = check.add_argument_group("constraint (at most one)").add_mutually_exclusive_group()
+    _add_constraints(constraint)
     _add_tools(check, constraint)
     _add_schemas(check)
     check.add_argument("--lenient", action="store_true", help="accept what no engine enforces in full")
@@ -284,8 +287,14 @@ def _add_schemas(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_other_constraints(constraint: argparse._MutuallyExclusiveGroup) -> None:
-    """Add the options of all constraints but JSON schemas."""
+def _add_constraints(constraint: argparse._MutuallyExclusiveGroup) -> None:
+    constraint.add_argument(
+        "--json-schema",
+        type=_text,
+        metavar="SOURCE",
+        help="the text is JSON that satisfies this JSON Schema. SOURCE is a file, - for standard input, or the JSON "
+        "itself: true, false, or an object that starts with {",
+    )
     constraint.add_argument("--regex", type=_text, help="the whole text matches this regular expression")
     constraint.add_argument(
         "--choice", type=_text, action="append", metavar="TEXT", help="the text is TEXT; repeat for alternatives"
@@ -361,16 +370,20 @@ def _generate(arguments: argparse.Namespace) -> int:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
+    arguments.json_schema = arguments.json_schema or arguments.schema
     return _run_command("structout.cli.explain", arguments)
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    names = ("regex", "choice", "grammar", "structural_tag", "tools")
+    names = ("json_schema", "regex", "choice", "grammar", "structural_tag", "tools")
     num_inputs = 2 if all(getattr(arguments, name) is None for name in names) else 1
     if len(arguments.inputs) != num_inputs:
         expected = "SCHEMA and TEXT" if num_inputs == 2 else "TEXT alone beside another constraint"
         arguments.parser.error(f"expected {expected}, got {len(arguments.inputs)} of them")
-    if arguments.inputs.count("-") > 1:
+    *schema, arguments.text = arguments.inputs
+    if schema:
+        (arguments.json_schema,) = schema
+    if arguments.text == arguments.json_schema == "-":
         arguments.parser.error("standard input holds the schema or the text, not both")
     return _run_command("structout.cli.check", arguments)
 

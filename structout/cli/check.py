@@ -33,10 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         UserError: the user made a mistake.
     """
-    *schema, given = arguments.inputs
-    arguments.json_schema = schema[0] if schema else None
     name, params = read_params(arguments)
-    text = _read_text(given)
+    text = _read_text(arguments.text)
     config = read_form(arguments)
     model, tokenizer, tokenizer_name = _load(arguments)
     try:
@@ -129,7 +127,9 @@ def _marked(found: TextCheck) -> str:
 def _fields(found: TextCheck, tokenizer_name: str, page: str | None) -> Iterator[Field]:
     for i, cause in enumerate(found.causes):
         place = f"{cause.place}: " if cause.place else ""
-        yield "" if i else "because", f"{place}{cause.message}"
+        message = cause.message.replace('key_order="any"', "--key-order any")
+        message = message.replace("any_whitespace=False", "--compact")
+        yield "" if i else "because", f"{place}{message}"
     if found.path:
         yield "value", found.path
     if found.open_rules:

@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         raise UserError(f"cannot use {tokenizer_name}: {error}") from error
     subject = _subject(explanation)
-    title = subject if name in ("constraint", arguments.schema_name) else f"{name}: {subject}"
+    title = subject if name in ("constraint", "--json-schema") else f"{name}: {subject}"
     fields = [*_fields(explanation, tokenizer_name, arguments.key_order)]
     if arguments.plot is not None:
         fields.append(("picture", _write_picture(explanation, params, config, arguments.plot)))

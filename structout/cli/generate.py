@@ -10,17 +10,17 @@ from typing import Any
 import torch
 
 from structout.cli.loading import load_model
-from structout.cli.progress import Progress, indent_json, passes_summary, say, summary
+from structout.cli.progress import LiveText, Progress, indent_json, interruption, passes_summary, say, summary
 from structout.cli.user_errors import UserError, first_line
 from structout.cli.validate import independent_check, read_constraint, replay_check, warnings_of
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError, GrammarTimeoutError
 from structout.integrations.transformers.constrained_sampler import DeadEndError
-from structout.integrations.transformers.generation import Generation, generate, max_positions
+from structout.integrations.transformers.generation import Generation, Usage, generate, max_positions
 from structout.scheduler.manager import StructuredOutputManager
 
-_DEFAULT_MAX_TOKENS = 512
+_DEFAULT_MESSAGE = "Give me an example."
 _SLOW_COMPILE_SECONDS = 0.3
 # Only the temperature shapes the draw, whatever the model's generation config says.
 _NO_FILTERS = {"top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
@@ -38,8 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     check = independent_check(params)  # before the model, which may take long to load
     model, tokenizer, name = load_model(arguments.model, _device(arguments.device))
     say(f"{name} on {model.device}")
-    prompt_ids = tokenizer(arguments.prompt)["input_ids"] or [_start_token(tokenizer)]
-    max_tokens = _max_tokens(arguments.max_tokens, len(prompt_ids), max_positions(model))
+    is_indented = params.json is not None and arguments.n == 1 and not arguments.compact
     try:
         width = model.get_output_embeddings().weight.shape[0]
         config = StructuredOutputsConfig(any_whitespace=False, key_order=arguments.key_order, formats=arguments.formats)
@@ -48,18 +47,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"cannot use {name}: {error}") from error
     with manager:
         check = check or replay_check(params, manager)
-        progress = Progress(manager.vocabulary, model.device)
-        result = _decode(model, tokenizer, manager, params, prompt_ids, max_tokens, arguments, progress)
-        incomplete = _incomplete(max_tokens, len(prompt_ids), max_positions(model))
+        progress = Progress(LiveText(manager.vocabulary, is_json=is_indented), model.device)
+        result = _decode(model, tokenizer, manager, params, arguments, progress)
         problems = [
-            check(text) if complete else incomplete
-            for text, complete in zip(result.texts, result.is_complete, strict=True)
+            check(text) if complete else _incomplete(usage, max_positions(model))
+            for text, complete, usage in zip(result.texts, result.is_complete, result.usage, strict=True)
         ]
     if result.weakened:
         say(f"not enforced: {', '.join(result.weakened)}")
     if result.annotations:
         say(f"annotations, which constrain nothing: {', '.join(result.annotations)}")
-    is_indented = params.json is not None and len(result.texts) == 1 and not arguments.compact
     for text, problem in zip(result.texts, problems, strict=True):
         if problem is None:
             _print(indent_json(text) if is_indented else text)
@@ -77,30 +74,29 @@ def _decode(
     tokenizer: Any,
     manager: StructuredOutputManager,
     params: StructuredOutputsParams,
-    prompt_ids: list[int],
-    max_tokens: int,
     arguments: argparse.Namespace,
     progress: Progress,
 ) -> Generation:
     # What float32 cannot represent is greedy too.
     is_sampled = arguments.temperature >= torch.finfo(torch.float32).tiny
-    sampling: dict[str, Any] = {"temperature": float(arguments.temperature), **_NO_FILTERS} if is_sampled else {}
+    options: dict[str, Any] = {"temperature": float(arguments.temperature), **_NO_FILTERS} if is_sampled else {}
+    if arguments.max_tokens is not None:
+        options["max_new_tokens"] = arguments.max_tokens
     try:
         _compile(manager, params, needs_tables=arguments.device_fsm)
         return generate(
             model,
             tokenizer,
-            prompt_ids,
+            _prompt(arguments, tokenizer),
             params=params,
             manager=manager,
             num_return_sequences=arguments.n,
-            max_new_tokens=max_tokens,
             do_sample=is_sampled,
             seed=secrets.randbits(64) if arguments.seed is None else arguments.seed,
             jump_forward=arguments.jump_forward,
             device_fsm=arguments.device_fsm,
             monitor=progress,
-            **sampling,
+            **options,
         )
     except GrammarError as error:
         message = str(error).replace("lenient=True", "--lenient")
@@ -108,9 +104,21 @@ def _decode(
     except DeadEndError as error:
         raise UserError(error.reason) from error
     except (RuntimeError, ValueError, IndexError) as error:  # out of memory, a model that jump-forward cannot serve
-        raise UserError(f"the model failed: {first_line(error)}") from error
+        raise UserError(f"the model failed: {first_line(error).replace('max_new_tokens', '--max-tokens')}") from error
+    except KeyboardInterrupt:
+        if progress.token_ids:
+            progress.live.clear()
+            say(interruption(progress))
+        raise
     finally:
-        progress.line.clear()
+        progress.live.clear()
+
+
+def _prompt(arguments: argparse.Namespace, tokenizer: Any) -> Any:
+    """A message for the model's chat template, or tokens to continue."""
+    if tokenizer.chat_template is not None and arguments.beginning is None:
+        return [{"role": "user", "content": _DEFAULT_MESSAGE if arguments.prompt is None else arguments.prompt}]
+    return tokenizer(arguments.beginning or arguments.prompt or "")["input_ids"] or [_start_token(tokenizer)]
 
 
 def _compile(manager: StructuredOutputManager, params: StructuredOutputsParams, *, needs_tables: bool) -> None:
@@ -136,26 +144,11 @@ def _wait(manager: StructuredOutputManager) -> None:
         manager.wait_ready("constraint")
 
 
-def _max_tokens(requested: int | None, num_prompt_tokens: int, limit: int | None) -> int:
-    """The limit on each text that the model's positions allow."""
-    if limit is None:
-        return requested or _DEFAULT_MAX_TOKENS
-    available = limit - num_prompt_tokens
-    if available < 1:
-        raise UserError(f"the prompt has {num_prompt_tokens:,} tokens, but the model has {limit:,} positions")
-    if requested is not None and requested > available:
-        raise UserError(
-            f"the model has {limit:,} positions and the prompt takes {num_prompt_tokens:,} of them: "
-            f"lower --max-tokens from {requested} to at most {available}"
-        )
-    return requested or min(_DEFAULT_MAX_TOKENS, available)
-
-
-def _incomplete(max_tokens: int, num_prompt_tokens: int, limit: int | None) -> str:
+def _incomplete(usage: Usage, limit: int | None) -> str:
     """What is wrong with a text that ran out of tokens."""
-    if limit == num_prompt_tokens + max_tokens:
-        return f"not complete after {max_tokens:,} tokens, when the model's {limit:,} positions were used up"
-    return f"not complete after {max_tokens:,} tokens; raise --max-tokens"
+    is_used_up = limit == usage.total_tokens
+    why = f", when the model's {limit:,} positions were used up" if is_used_up else "; raise --max-tokens"
+    return f"not complete after {usage.completion_tokens:,} tokens{why}"
 
 
 def _device(requested: str) -> torch.device:

@@ -48,7 +48,7 @@ def read_params(arguments: argparse.Namespace) -> tuple[str, StructuredOutputsPa
     """
     name, json_schema, grammar, structural_tag = "constraint", None, None, None
     if arguments.json_schema is not None:
-        name, json_schema = _read_source(arguments.schema_name, arguments.json_schema)
+        name, json_schema = _read_source("--json-schema", arguments.json_schema)
     if arguments.grammar is not None:
         name, grammar = _read_source("--grammar", arguments.grammar)
     if arguments.structural_tag is not None:

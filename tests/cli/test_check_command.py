@@ -40,6 +40,12 @@ def test_check_of_a_forbidden_text_marks_the_place_and_names_the_cause(capsys):
     assert re.search(r"^tokens        number \d+ of \d+ \(id \d+\) is not allowed, where \d+ of the demo", output, re.M)
 
 
+def test_check_names_the_options_of_the_command_that_refuse_a_text(capsys):
+    causes = "because       whitespace: --compact allows one space"
+    assert causes in run(capsys, COLORS, '[\n  "red"\n]', "--compact")
+    assert "--key-order any" in " ".join(run(capsys, ORDER, '{"status": "paid"}').split())
+
+
 def test_check_of_a_complete_text_has_status_0(capsys):
     assert run(capsys, COLORS, "[3]", status=0).startswith("complete: the constraint allows this text\n")
 
@@ -58,6 +64,8 @@ def test_check_reads_texts_from_files_and_standard_input_without_the_last_newlin
     [
         (["--regex", "a", "b", "c"], "expected TEXT alone beside another constraint, got 2 of them"),
         ([ORDER], "expected SCHEMA and TEXT, got 1 of them"),
+        (["--json-schema", ORDER, "a", "b"], "expected TEXT alone beside another constraint, got 2 of them"),
+        (["--json-schema", "-", "-"], "standard input holds the schema or the text, not both"),
         (["-", "-"], "standard input holds the schema or the text, not both"),
         (["--regex", "(", "a"], "constraint: constraint refused (malformed)"),
         (["--regex", "a", "@missing.txt"], "cannot read missing.txt: No such file or directory"),

@@ -19,6 +19,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import structout
 from structout import StructuredOutputManager, StructuredOutputsParams
+from structout.cli.progress import Progress
 from structout.cli.random_model import load_random_model
 from structout.cli.validate import replay_check
 from structout_cli import main
@@ -191,11 +192,10 @@ def test_generate_with_too_few_tokens_reports_the_text_and_returns_1(capsys):
         (None, ["--json-schema", "order"], "cannot read order: No such file or directory (JSON on the command line"),
         (None, ["--json-schema", "{"], "--json-schema: the JSON schema is not JSON: Expecting property name"),
         (None, ["--structural-tag", "{"], "--structural-tag: the structural tag is not JSON: Expecting property"),
-        (None, ["--choice", "a", "--max-tokens", "4096"], "lower --max-tokens from 4096 to at most 4095"),
         (
             None,
-            ["--choice", "a", "--prompt", "order " * 5000],
-            "the prompt has 5,002 tokens, but the model has 4,096 positions",
+            ["--choice", "a", "--max-tokens", "4096"],
+            "a prompt of 1 tokens and --max-tokens=4,096 need 4,097 positions, but the model has 4,096: ",
         ),
         (None, ["--choice", "a", "--device", "abacus"], "cannot use device 'abacus'"),
         (None, ["--choice", "a", "--device", "meta"], "cannot use device 'meta': structout's ops run on cpu and cuda"),
@@ -248,6 +248,7 @@ def test_generate_with_a_mistake_prints_one_line_and_returns_2(
         (["generate", "--regex", "a", "--temperature", "nan"], "must be a number of at least 0, got 'nan'"),
         (["generate", "--regex", "a", "--temperature", "warm"], "must be a number of at least 0, got 'warm'"),
         (["generate", "--regex", "a", "--jump-forward", "far"], "--jump-forward: invalid choice: 'far'"),
+        (["generate", "--regex", "a", "--prompt", "a", "--continue", "b"], "not allowed with argument"),
         (["generate", "--regex", "a", "--prompt", "\udcff"], "--prompt: must be UTF-8, got '\\udcff'"),
         (["generate", "--choice", "\udcff"], "--choice: must be UTF-8"),
         ([], "required"),
@@ -427,7 +428,7 @@ def test_generate_up_to_the_last_position_of_the_model(capsys, gpt2_dir, mode):
 
 
 def test_generate_past_the_positions_of_the_model_names_the_limit(capsys, gpt2_dir):
-    message = "the model has 25 positions and the prompt takes 1 of them: lower --max-tokens from 25 to at most 24"
+    message = "a prompt of 1 tokens and --max-tokens=25 need 26 positions, but the model has 25: "
     check_last_line(capsys, ["--model", str(gpt2_dir), "--choice", "a", "--max-tokens", "25"], message)
 
 
@@ -467,6 +468,78 @@ raise SystemExit(main(["generate", "--choice", "a"]))
     interrupted = float(run.stdout)
     assert time.monotonic() - interrupted < 20  # a second, and what the interpreter itself needs on a busy machine
     assert run.stderr.endswith("compiling the constraint ...\n")
+
+
+def test_generate_that_is_interrupted_says_what_is_lost(capsys, monkeypatch):
+    class Interrupted(Progress):
+        def after_step(self, texts):
+            super().after_step(texts)
+            if self.num_passes == 5:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr("structout.cli.generate.Progress", Interrupted)
+    assert main(["generate", "--regex", "abc|[0-9]{50}", "-n", "3", "--seed", "1"]) == 130
+    output = capsys.readouterr()
+    assert output.out == ""
+    *_, lost, first, second, third = output.err.splitlines()
+    num_tokens, num_complete = re.fullmatch(
+        r"structout: interrupted, which loses (\d+) tokens of 3 texts, (\d) of them complete:", lost
+    ).groups()
+    assert 5 <= int(num_tokens) <= 15
+    assert int(num_complete) == [first, second, third].count("abc")
+    assert all(re.fullmatch("abc?|[0-9]+", text) for text in (first, second, third))
+
+
+def test_generate_puts_the_prompt_into_the_chat_template(capsys, model_dir, monkeypatch):
+    def see(model, tokenizer, prompt, **options):
+        seen.append(prompt)
+        raise ValueError
+
+    def prompt_of(*arguments):
+        assert main(["generate", "--choice", "a", "--model", str(model_dir), *arguments]) == 2
+        return seen.pop()
+
+    seen = []
+    monkeypatch.setattr("structout.cli.generate.generate", see)
+    assert prompt_of("--prompt", "order") == prompt_of("--continue", "order")
+    (model_dir / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    assert prompt_of("--prompt", "order") == [{"role": "user", "content": "order"}]
+    assert prompt_of() == [{"role": "user", "content": "Give me an example."}]
+    assert isinstance(prompt_of("--continue", "order")[0], int)
+    assert len(prompt_of("--continue", "")) == 1
+
+
+def test_generate_with_the_demo_model_reads_the_prompt(demo, capsys, monkeypatch):
+    monkeypatch.delenv("STRUCTOUT_CACHE_DIR")
+    monkeypatch.delenv("STRUCTOUT_DEMO_MODEL")
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"type": "integer"}, "city": {"type": "string"}},
+        "required": ["name", "age", "city"],
+        "additionalProperties": False,
+    }
+    prompt = "Maria Lopez is 34 years old and lives in Madrid."
+    arguments = ["generate", "--json-schema", json.dumps(schema), "--prompt", prompt, "--temperature", "0"]
+    assert main(arguments) == 0
+    output = capsys.readouterr()
+    assert json.loads(output.out) == {"name": "Maria Lopez", "age": 34, "city": "Madrid"}
+    assert output.err.startswith("SmolLM2-135M-Instruct on cpu\n")
+    arguments = ["--regex", "[0-9]{4}", "--continue", "The first man stood on the moon in", "--temperature", "0"]
+    assert main(["generate", *arguments]) == 0
+    assert capsys.readouterr().out == "1969\n"
+
+
+@pytest.mark.parametrize("command", ["explain", "check"])
+def test_every_command_takes_a_schema_by_the_same_option(capsys, command):
+    text = ["[3]"] if command == "check" else []
+    schema = '{"type": "array", "items": {"enum": ["red", 3, null]}}'
+    assert main([command, "--json-schema", schema, *text]) == 0
+    output = capsys.readouterr().out
+    assert main([command, schema, *text]) == 0
+    without_times = [re.sub(r"[\d.]+ (ms|µs)", "", each) for each in (output, capsys.readouterr().out)]
+    assert without_times[0] == without_times[1]
+    with pytest.raises(SystemExit, match="2"):
+        main([command, "--json-schema", schema, schema, *text])
 
 
 def test_generate_help_shows_examples_and_both_grammar_formats(capsys):
@@ -516,7 +589,7 @@ def test_generate_shows_progress_on_a_terminal_and_only_texts_in_a_pipe():
     assert run.returncode == 0
     assert re.fullmatch(r"[a-z]{40}\n", run.stdout)
     assert seen.startswith("loading torch and transformers ...")
-    assert re.search(r"\r\x1b\[K\[\d+ tokens(, [\d,]+ tokens/s)?\] [a-z]+", seen)
+    assert re.search(r"\r\x1b\[J[a-z]+\r\n\x1b\[2m\d+ tokens?( · [\d,]+ tokens/s)?\x1b\[0m", seen)
 
 
 def test_generate_checks_regular_expressions_in_the_dialect_of_the_engine(capsys):

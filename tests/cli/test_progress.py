@@ -1,4 +1,4 @@
-"""Indented JSON, text without control characters, and the live line."""
+"""Indented JSON, text without control characters, and the texts on a terminal."""
 
 import io
 import json
@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from structout.cli.progress import LiveLine, indent_json, printable
-from structout.grammar.vocabulary import Vocabulary
+from structout.cli.progress import LiveText, indent_json, printable
+from structout.grammar.vocabulary import BYTES
 from support.seeds import for_each_seed
 
 
@@ -41,22 +41,53 @@ def test_printable_replaces_control_characters():
     assert printable("a\x1b[2Jb\r\nc\x07\u009b é東") == "a [2Jb  c   é東"
 
 
-def test_live_line_redraws_at_most_twenty_times_a_second(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"a": [1, "x y", {"b', '{\n  "a": [\n    1,\n    "x y",\n    {\n      "b'),
+        ('{"a\\', '{\n  "a\\'),
+        ("", ""),
+    ],
+)
+def test_indent_json_lays_out_the_beginning_of_a_text(text, expected):
+    assert indent_json(text) == expected
 
-    now = 100.0
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """A function that shows texts on a terminal of 20 columns and 6 rows, and returns
+    what it has written."""
+    now, terminal, live = 100.0, Terminal(), None
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("LINES", "6")
     monkeypatch.setattr(time, "perf_counter", lambda: now)
-    line = LiveLine(Vocabulary((b"", b"\x1b[2J", b"a"), (0,)))
-    for step in range(1, 101):
-        line.show([[1] + [2] * step], 0)
-        now += 0.01
-    drawn = terminal.getvalue().split("\r\x1b[K")[1:]
-    assert drawn[0] == "[2 tokens]  [2Ja"
-    assert 15 <= len(drawn) <= 21
-    assert drawn[10].startswith("[52 tokens, 104 tokens/s] ")
-    line.clear()
-    assert terminal.getvalue().endswith("\r\x1b[K")
+
+    def show(*texts, seconds=1.0):
+        nonlocal now, live
+        monkeypatch.setattr(sys, "stderr", terminal)
+        live = live or LiveText(BYTES, is_json=True)
+        begin = len(terminal.getvalue())
+        live.show([list(text.encode()) for text in texts], 0)
+        now += seconds
+        return terminal.getvalue()[begin:]
+
+    return show
+
+
+def test_live_text_redraws_its_lines_in_place_at_most_twenty_times_a_second(shown):
+    assert shown('{"a') == '\r\x1b[J{\n  "a\n\x1b[2m3 tokens\x1b[0m'
+    up = "\x1b[A" * 2
+    assert shown('{"a\x1b[2J') == f'{up}\r\x1b[J{{\n  "a [2J\n\x1b[2m7 tokens · 7 tokens/s\x1b[0m'
+    assert sum(bool(shown("{", seconds=0.01)) for _ in range(100)) == 20
+
+
+def test_live_text_fits_into_the_terminal(shown):
+    assert shown(f'["{"word " * 6}')[4:].splitlines()[:3] == ["[", '  "word word word ', "word word word "]
+    assert "東" * 9 + "\n" in shown(f'["{"東" * 30}')
+    assert shown("[1,2,3,4,5").split("\n")[1:] == ["  3,", "  4,", "  5", "\x1b[2m10 tokens · 5 tokens/s\x1b[0m"]
+    assert "a b\n" + "c" * 19 + "\n" in shown("a\nb", "c" * 30)
