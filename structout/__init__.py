@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from structout.grammar.native.device_stacks import DeviceStacks
     from structout.grammar.registry import BackendSet, check_params, register_backend
     from structout.grammar.vocabulary import Vocabulary
+    from structout.integrations.transformers import generate, stream
     from structout.scheduler.manager import StructuredOutputManager
     from structout.scheduler.requests import GrammarStatus
     from structout.scheduler.stats import ManagerStats
@@ -135,6 +136,7 @@ __all__ = [
     "fsm_advance",
     "fsm_draft_states",
     "fsm_rows",
+    "generate",
     "get_bitmask_shape",
     "masked_sample",
     "masked_sample_logprobs",
@@ -149,6 +151,7 @@ __all__ = [
     "stack_advance",
     "stack_draft_rows",
     "stack_rows",
+    "stream",
     "token_logprobs",
     "unpack_bitmask",
     "verify_drafts",
@@ -171,11 +174,13 @@ _MODULE_OF = {
     "all_gather_bitmask": "distributed",
     "check": "grammar.checking.checker",
     "check_params": "grammar.registry",
+    "generate": "integrations.transformers",
     "register_backend": "grammar.registry",
     "sharded_masked_sample": "distributed",
     "sharded_masked_sample_logprobs": "distributed",
     "sharded_masked_sample_topn": "distributed",
     "sharded_token_logprobs": "distributed",
+    "stream": "integrations.transformers",
 }
 
 _LAZY_SUBMODULES = ("distributed", "integrations", "jump_forward", "metrics")

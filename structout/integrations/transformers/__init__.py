@@ -7,6 +7,7 @@ from structout.integrations.transformers.custom_generate import masked_generate
 from structout.integrations.transformers.decode import Monitor
 from structout.integrations.transformers.generation import Generation, Usage, generate
 from structout.integrations.transformers.manager_cache import shared_manager
+from structout.integrations.transformers.streaming import TextStream, stream
 
 if TYPE_CHECKING:
     from structout.integrations.transformers.continuous_batching import (
@@ -20,10 +21,12 @@ __all__ = [
     "Monitor",
     "StructuredBatchingProcessor",
     "StructuredLogitsProcessor",
+    "TextStream",
     "Usage",
     "generate",
     "masked_generate",
     "shared_manager",
+    "stream",
     "structured_batching",
 ]
 

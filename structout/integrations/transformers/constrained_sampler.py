@@ -4,10 +4,14 @@ grammars."""
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
+from structout.masks.batch import MaskBatch
 from structout.ops.sampler import DeviceMasks, MaskedSampler, SamplingParams
 from structout.scheduler.manager import StructuredOutputManager
 
@@ -66,27 +70,55 @@ class ConstrainedSampler:
         self._measure = measure
         self._sample = MaskedSampler()
 
-    def draw(self, logits: torch.Tensor, rows: Sequence[Row]) -> list[list[int]]:
-        """Draw the next token of each row, and the token after each of its drafts.
-
-        Args:
-            logits: ``[T, V]``. Each row of the batch owns ``1 + len(drafts)`` of them,
-                in order.
-
-        Returns:
-            for each row ``1 + len(drafts)`` token ids. -1 means that nothing can be
-            drawn.
+    def fill(self, rows: Sequence[Row]) -> MaskBatch:
+        """Fill the masks of the next token of each row, and after each of its drafts.
 
         Raises:
             DeadEndError: a grammar allows no token.
         """
-        counts = [1 + len(row.drafts) for row in rows]
         constrained = {row.request_id: row for row in rows if row.request_id is not None}
         with self._measure("mask fill"):
             drafts = {request_id: row.drafts for request_id, row in constrained.items() if row.drafts}
             masks = self._manager.grammar_bitmask(list(constrained), drafts)
         for request_id, reason in masks.errors.items():
             raise DeadEndError(constrained[request_id], reason)
+        return masks
+
+    def stops(self, masks: MaskBatch) -> dict[str, tuple[int, bool]]:
+        """Find the texts that may end, among those of these masks.
+
+        Returns:
+            for each request whose text may end, the stop token, one of the tokenizer's,
+            and whether nothing else may follow.
+        """
+        found = {}
+        bitmask, row_ranges = masks.bitmask.view(np.uint32), pairwise(masks.row_indptr.tolist())
+        for request_id, (first, end) in zip(masks.request_ids, row_ranges, strict=True):
+            allowed = [] if first == end else self._stops_in(bitmask[first])
+            if allowed:
+                others = bitmask[first].copy()
+                for stop in allowed:
+                    others[stop >> 5] ^= np.uint32(1 << (stop & 31))
+                found[request_id] = allowed[0], not others.any()
+        return found
+
+    def _stops_in(self, mask: npt.NDArray[np.uint32]) -> list[int]:
+        return [stop for stop in self._manager.vocabulary.stop_token_ids if mask[stop >> 5] >> (stop & 31) & 1]
+
+    def draw(self, logits: torch.Tensor, rows: Sequence[Row], masks: MaskBatch) -> list[list[int]]:
+        """Draw the next token of each row, and the token after each of its drafts.
+
+        Args:
+            logits: ``[T, V]``. Each row of the batch owns ``1 + len(drafts)`` of them,
+                in order.
+            rows: the rows.
+            masks: as :meth:`fill` has filled them for these rows, and maybe for others.
+
+        Returns:
+            for each row ``1 + len(drafts)`` token ids. -1 means that nothing can be
+            drawn.
+        """
+        counts = [1 + len(row.drafts) for row in rows]
         with self._measure("mask copy"):
             # An id without a mask, None among them, leaves its row free.
             request_ids = cast("list[str]", [row.request_id for row in rows])

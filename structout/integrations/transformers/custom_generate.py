@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from structout.integrations.transformers.constrained_sampler import ConstrainedSampler, Row, row_seeds
-from structout.integrations.transformers.decode import DecodingLoop, Monitor, Text
+from structout.integrations.transformers.decode import DecodingLoop, Monitor, Text, mark_complete
 from structout.integrations.transformers.device_loop import DeviceDecodingLoop, constraints_on_device
 from structout.integrations.transformers.model_feed import ModelFeed
 from structout.jump_forward import JumpForward
@@ -67,13 +67,15 @@ def masked_generate(
     device_fsm: bool = False,
     stream_to: Any = None,
     monitor: Monitor | None = None,
+    texts: list[Text] | None = None,
     **model_kwargs: Any,
 ) -> torch.Tensor:
     """Decode as ``generate(custom_generate=masked_generate)``, under a manager's masks.
 
     ``do_sample``, ``temperature``, ``top_k``, ``top_p`` and ``min_p`` mean what they
     mean to transformers, and other logits processors run before the mask. A constrained
-    row ends with the stop token of its request, a free row as transformers ends it.
+    row ends with the stop token of its request, a free row as transformers ends it. A
+    stop token that alone may follow is appended without a forward pass.
 
     Transformers passes neither ``streamer`` nor ``assistant_model`` on to custom loops:
     use ``stream_to`` for the first; the second has no effect. (The ``generate`` of this
@@ -98,6 +100,8 @@ def masked_generate(
             model's attention rounds differently.
         stream_to: one of transformers' streamers, or None.
         monitor: watches the decoding loop.
+        texts: an empty list that receives the rows' texts, which know whether they are
+            complete.
 
     Returns:
         int64 ``[N, prompt + generated]``. Rows that end early are padded.
@@ -128,9 +132,9 @@ def masked_generate(
     positions = _prompt_lengths(model, input_ids, model_kwargs)
     max_length = stopping_criteria.max_length
     max_tokens = None if max_length is None else max_length - input_ids.shape[1]
-    texts = [Text(manager, Row(i, request_ids[i], seeds[i], positions[i]), max_tokens) for i in range(num_rows)]
-    pad = generation_config._pad_token_tensor
-    padding = manager.vocabulary.stop_token_ids[0] if pad is None else int(pad)
+    texts = [] if texts is None else texts
+    texts += [Text(manager, Row(i, request_ids[i], seeds[i], positions[i]), max_tokens) for i in range(num_rows)]
+    padding = _padding(generation_config, manager)
     sampler = ConstrainedSampler(manager, params, monitor.measure)
     if stream_to is not None:
         stream_to.put(input_ids.cpu())
@@ -151,8 +155,10 @@ def masked_generate(
             mode,
             padding,
             monitor,
-            None if stream_to is None else lambda token_ids: stream_to.put(_flat(token_ids)),
+            None if stream_to is None else lambda token_ids: stream_to.put(torch.tensor(token_ids)),
         ).run()
+    ends = generation_config._eos_token_tensor
+    mark_complete(texts, sampler, [] if ends is None else ends.tolist())
     if stream_to is not None:
         stream_to.end()
     return torch.cat([input_ids, _padded([text.token_ids for text in texts], padding).to(input_ids.device)], dim=1)
@@ -273,11 +279,12 @@ def _prompt_lengths(model: Any, input_ids: torch.Tensor, model_kwargs: dict[str,
     return [input_ids.shape[1] if embeddings is None else embeddings.shape[1]] * len(input_ids)
 
 
+def _padding(generation_config: Any, manager: StructuredOutputManager) -> int:
+    """The token that pads rows which are done."""
+    pad = generation_config._pad_token_tensor
+    return manager.vocabulary.stop_token_ids[0] if pad is None else int(pad)
+
+
 def _padded(rows: Sequence[Sequence[int]], padding: int) -> torch.Tensor:
     width = max(map(len, rows))
     return torch.tensor([[*row, *[padding] * (width - len(row))] for row in rows], dtype=torch.int64)
-
-
-def _flat(rows: Sequence[Sequence[int]]) -> torch.Tensor:
-    """The new tokens as streamers take them: one of each row, or several of one."""
-    return torch.tensor([token for row in rows for token in row])

@@ -1,7 +1,8 @@
 """The decoding loop: a forward pass, fused sampling and jump-forward in each step."""
 
+import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from structout.integrations.transformers.constrained_sampler import ConstrainedSampler, Row
 from structout.integrations.transformers.model_feed import ModelFeed
 from structout.jump_forward import JumpForward, jump
+from structout.masks.batch import MaskBatch
 from structout.scheduler.manager import StructuredOutputManager
 
 
@@ -37,7 +39,9 @@ class Text:
     Attributes:
         token_ids: what has been generated, a stop token included.
         drafts: tokens that the next step verifies.
-        is_complete: whether the stop token of its constraint has been drawn.
+        is_terminated: whether the stop token of its constraint has been drawn.
+        is_complete: whether it is whole: terminated, or cut off where it may end.
+        is_cut: whether it was cut off where it might have gone on.
         is_stopped: whether a stopping criterion has ended it.
     """
 
@@ -48,7 +52,9 @@ class Text:
         self._num_fed = 0  # of token_ids
         self.token_ids: list[int] = []
         self.drafts: list[int] = []
+        self.is_terminated = False
         self.is_complete = False
+        self.is_cut = False
         self.is_stopped = False
 
     @property
@@ -59,7 +65,7 @@ class Text:
 
     @property
     def is_live(self) -> bool:
-        return not self.is_complete and not self.is_stopped and len(self.token_ids) < self._max_tokens
+        return not self.is_terminated and not self.is_stopped and len(self.token_ids) < self._max_tokens
 
     @property
     def row(self) -> Row:
@@ -68,7 +74,7 @@ class Text:
     @property
     def content(self) -> list[int]:
         """The tokens without the stop token."""
-        return self.token_ids[:-1] if self.is_complete else self.token_ids
+        return self.token_ids[:-1] if self.is_terminated else self.token_ids
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         return self._manager.accept_tokens(self.request_id, tokens)
@@ -97,7 +103,10 @@ class Text:
             self.drafts = list(forced.token_ids[: self._max_tokens - len(self.token_ids) - 1])
             return 0
         num_kept = len(self.token_ids) - forced.num_dropped
-        self.token_ids = [*self.token_ids[:num_kept], *forced.token_ids][: self._max_tokens]
+        self.token_ids = [*self.token_ids[:num_kept], *forced.token_ids]
+        if len(self.token_ids) > self._max_tokens:
+            self.rollback(len(self.token_ids) - self._max_tokens)
+            del self.token_ids[self._max_tokens :]
         num_forgotten = max(0, self._num_fed - num_kept)
         self._num_fed -= num_forgotten
         return num_forgotten
@@ -114,9 +123,9 @@ class Text:
         """
         num_right = 0
         for token, draft in zip(drawn, [*self.drafts, None], strict=True):
-            self.is_complete = accept(self.row, token)
+            self.is_terminated = self.is_complete = accept(self.row, token)
             self.token_ids.append(token)
-            if self.is_complete or token != draft:
+            if self.is_terminated or token != draft:
                 break
             num_right += 1
         self._num_fed += num_right
@@ -142,9 +151,9 @@ class DecodingLoop:
         jump_forward: how forced text is skipped.
         padding: what texts that are done read.
         monitor: watches the loop.
-        on_tokens: called after each step with the new tokens of each text; padding for
-            those that are done. Not called with ``JumpForward.RETOKENIZE``, which takes
-            tokens back.
+        on_tokens: called with one new token of each text, several times after a step
+            that has brought several; padding for those that are done. Not called with
+            ``JumpForward.RETOKENIZE``, which takes tokens back.
     """
 
     def __init__(
@@ -157,7 +166,7 @@ class DecodingLoop:
         jump_forward: JumpForward,
         padding: int,
         monitor: Monitor,
-        on_tokens: Callable[[list[list[int]]], None] | None = None,
+        on_tokens: Callable[[list[int]], None] | None = None,
     ):
         self._feed = feed
         self._texts = texts
@@ -172,26 +181,40 @@ class DecodingLoop:
         self._num_reported = [0] * len(texts)
 
     def run(self) -> None:
-        """Decode until every text is complete or stopped.
+        """Decode until every text is terminated or stopped.
 
         Raises:
             DeadEndError: a grammar has no way on, or nothing can be drawn from a row.
         """
         self._jump()
-        while any(text.is_live for text in self._texts):
-            self._step()
+        masks = self._fill()
+        while live := [i for i, text in enumerate(self._texts) if text.is_live]:
+            self._step(live, masks)
+            masks = self._fill()
+            self._report()
             self._monitor.after_step(self._texts)
 
-    def _step(self) -> None:
-        live = [i for i, text in enumerate(self._texts) if text.is_live]
+    def _fill(self) -> MaskBatch:
+        """Fill the masks of the live texts, and end those that can only stop: for their
+        stop token the model is not asked."""
+        rows = [text.row for text in self._texts if text.is_live]
+        masks = self._sampler.fill(rows)
+        stops = self._sampler.stops(masks)
+        for row in rows:
+            stop, is_forced = stops.get(row.request_id, (-1, False))
+            if is_forced:
+                self._texts[row.index].append([stop], self._sampler.accept)
+        return masks
+
+    def _step(self, live: Sequence[int], masks: MaskBatch) -> None:
+        self._feed_unread()
         with self._monitor.measure("forward"):
             logits = self._forward(live)
-        drawn = self._sampler.draw(logits, [self._texts[i].row for i in live])
+        drawn = self._sampler.draw(logits, [self._texts[i].row for i in live], masks)
         for i, tokens in zip(live, drawn, strict=True):
             self._feed.forget(i, self._texts[i].append(tokens, self._sampler.accept))
         self._jump()
         self._check_criteria()
-        self._report()
 
     def _forward(self, live: list[int]) -> torch.Tensor:
         """Return the logits after each live text and after each of its drafts: ``[T,
@@ -215,14 +238,16 @@ class DecodingLoop:
         return logits[rows, columns]
 
     def _jump(self) -> None:
-        """Skip forced text, and feed the tokens that the model has not read."""
+        """Skip forced text."""
         if self._jump_forward is not JumpForward.OFF:
             for i, text in enumerate(self._texts):
                 if text.is_live:
                     self._feed.forget(i, text.jump(self._jump_forward))
-        self._new = [text.take_unread() for text in self._texts]
-        is_single = all(len(new) == 1 for new, text in zip(self._new, self._texts, strict=True) if text.is_live)
-        if is_single:
+
+    def _feed_unread(self) -> None:
+        """Feed the tokens that the model has not read."""
+        self._new = [text.take_unread() if text.is_live else [] for text in self._texts]
+        if all(len(new) == 1 for new, text in zip(self._new, self._texts, strict=True) if text.is_live):
             self._new = [new or [self._padding] for new in self._new]
         if any(self._new):
             self._feed.append(self._new)
@@ -235,7 +260,31 @@ class DecodingLoop:
             text.is_stopped |= is_stopped
 
     def _report(self) -> None:
-        if self._on_tokens is not None:
-            texts = zip(self._texts, self._num_reported, strict=True)
-            self._on_tokens([text.token_ids[num_reported:] or [self._padding] for text, num_reported in texts])
-            self._num_reported = [len(text.token_ids) for text in self._texts]
+        if self._on_tokens is None:
+            return
+        texts = zip(self._texts, self._num_reported, strict=True)
+        new = [text.token_ids[num_reported:] for text, num_reported in texts]
+        for tokens in itertools.zip_longest(*new, fillvalue=self._padding):
+            self._on_tokens(list(tokens))
+        self._num_reported = [len(text.token_ids) for text in self._texts]
+
+
+def mark_complete(texts: Sequence[Text], sampler: ConstrainedSampler, end_tokens: Collection[int]) -> None:
+    """Find out which texts are whole though their stop token was not drawn, and which
+    were cut off.
+
+    Args:
+        texts: all texts of a batch, after their last step.
+        sampler: of these texts.
+        end_tokens: the tokens with which a free text ends.
+    """
+    for text in texts:
+        if text.row.request_id is None:
+            text.is_terminated = text.is_complete = bool(text.token_ids) and text.token_ids[-1] in end_tokens
+        text.is_cut = not text.is_terminated
+    rows = [text.row for text in texts if not text.is_terminated]
+    stops = sampler.stops(sampler.fill(rows))
+    for row in rows:
+        if row.request_id in stops:
+            _, is_forced = stops[row.request_id]
+            texts[row.index].is_complete, texts[row.index].is_cut = True, not is_forced

@@ -1,17 +1,18 @@
 """Texts from prompts in one call."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import torch
 
 from structout.constraints.params import StructuredOutputsParams
-from structout.constraints.tools.definitions import read_tools
 from structout.integrations.transformers.custom_generate import masked_generate
-from structout.integrations.transformers.decode import Monitor
+from structout.integrations.transformers.decode import Monitor, Text
 from structout.integrations.transformers.manager_cache import new_request_id, shared_manager
+from structout.integrations.transformers.prompts import list_of_prompts, tokens_of
 from structout.jump_forward import JumpForward
 from structout.scheduler.manager import StructuredOutputManager
 
@@ -43,16 +44,18 @@ class Generation:
         texts: in the order of the prompts; with ``num_return_sequences=k`` each prompt
             has k consecutive ones. Special tokens inside are written as their names.
         token_ids: the tokens of each text, without its stop token.
-        is_complete: for each text whether it ended with a stop token. If not, it ran
-            out of tokens, and is only the beginning of a valid text.
-        finish_reasons: for each text why it ended, with OpenAI's names: "stop",
-            "tool_calls" if it calls ``tools``, or "length" if it is not complete.
+        is_complete: for each text whether it is whole: it ended with a stop token, or
+            met its limit where it may end. If not, it is only the beginning of a valid
+            text.
+        finish_reasons: for each text why it ended, with OpenAI's names: "length" if its
+            limit cut it off where it might have gone on, "tool_calls" if it calls
+            ``tools``, else "stop".
         usage: the tokens of each text.
-        weakened: parts of the constraint that are not enforced, see
+        weakened: parts of the constraints that are not enforced, see
             ``StructuredOutputManager.weakened``.
-        annotations: parts of the constraint that constrain nothing by definition, see
+        annotations: parts of the constraints that constrain nothing by definition, see
             ``StructuredOutputManager.annotations``.
-        params: the constraint.
+        params: the constraint of each text, None for free ones.
     """
 
     texts: list[str]
@@ -62,7 +65,7 @@ class Generation:
     usage: list[Usage]
     weakened: tuple[str, ...]
     annotations: tuple[str, ...]
-    params: StructuredOutputsParams = field(repr=False)
+    params: list[StructuredOutputsParams | None] = field(repr=False)
 
     @cached_property
     def parsed(self) -> list[Any]:
@@ -73,8 +76,8 @@ class Generation:
         Raises:
             ValueError: a validator of the type refuses a text.
         """
-        texts = zip(self.texts, self.is_complete, strict=True)
-        return [self.params.parse(text) if is_complete else None for text, is_complete in texts]
+        texts = zip(self.params, self.texts, self.is_complete, strict=True)
+        return [_parsed(params, text) if is_complete else None for params, text, is_complete in texts]
 
 
 def generate(
@@ -91,16 +94,18 @@ def generate(
     schemas: Mapping[str, Any] | None = None,
     key_order: str | None = None,
     formats: str | None = None,
-    params: StructuredOutputsParams | None = None,
+    params: StructuredOutputsParams | Sequence[StructuredOutputsParams | None] | None = None,
+    describe: bool = False,
     manager: StructuredOutputManager | None = None,
     num_return_sequences: int = 1,
     seed: int = 0,
     jump_forward: JumpForward | str = JumpForward.OFF,
     device_fsm: bool = False,
+    streamer: Any = None,
     monitor: Monitor | None = None,
     **generation_kwargs: Any,
 ) -> Generation:
-    """Generate texts that satisfy one constraint, as one batch.
+    """Generate texts that satisfy a constraint, as one batch.
 
     Exactly one of ``json``, ``regex``, ``choice``, ``grammar``, ``structural_tag``,
     ``tools`` and ``params`` must be given.
@@ -118,17 +123,24 @@ def generate(
         structural_tag: as in ``StructuredOutputsParams``.
         tools: as in ``StructuredOutputsParams``, in hermes' format, with text between
             calls; ``params`` has further options. Prompts that are chat messages get
-            the tools through the chat template.
+            the tools through the chat template. A template that ignores them causes a
+            warning: see ``describe``.
         schemas: other schemas by their URIs, which ``json`` refers to.
         key_order: as in ``StructuredOutputsParams``; not with ``params``.
         formats: the same.
-        params: a constraint with further options.
+        params: a constraint with further options; or a list of one for each prompt,
+            None for a prompt whose answer is free.
+        describe: whether the system message of chat prompts tells the model what is
+            asked for: the tools, unless the chat template tells them, the schema or the
+            choices. The model follows the constraint in any case, and what it writes
+            is often better if it knows it.
         manager: made for this tokenizer and lm_head. Default: one that later calls with
             the same tokenizer share, so that a constraint compiles once.
         num_return_sequences: texts for each prompt.
         seed: any integer of 64 bits. The same seed draws the same texts.
         jump_forward: see :func:`masked_generate`.
         device_fsm: see :func:`masked_generate`.
+        streamer: one of transformers' streamers. See :func:`stream` for an iterator.
         monitor: see :func:`masked_generate`.
         **generation_kwargs: arguments of ``model.generate``: ``do_sample``,
             ``temperature``, ``top_p``, ``max_new_tokens`` (default: 512, or what the
@@ -136,54 +148,55 @@ def generate(
 
     Raises:
         GrammarError: the constraint is bad.
-        ValueError: the model has too few positions, a prompt is empty, or an option is
-            not supported, see :func:`masked_generate`.
+        ValueError: the model has too few positions, a prompt is empty, ``params`` are
+            more or fewer than the prompts, or an option is not supported, see
+            :func:`masked_generate`.
         DeadEndError: the grammar has no way on, or nothing can be drawn from a row.
     """
-    if params is None:
-        params = StructuredOutputsParams(
-            json=json,
-            regex=regex,
-            choice=choice,
-            grammar=grammar,
-            structural_tag=structural_tag,
-            tools=tools,
-            schemas=schemas,
-            key_order=key_order,
-            formats=formats,
-        )
-    elif any(given is not None for given in (json, regex, choice, grammar, structural_tag, tools, schemas)):
-        raise ValueError(
-            "expected one of json, regex, choice, grammar, structural_tag, tools and params, got params and another"
-        )
-    elif (key_order, formats) != (None, None):
-        name = "formats" if key_order is None else "key_order"
-        raise ValueError(f"{name} does not go with params: give params its own {name}")
-    params.validate(None if manager is None else manager.config)
-    unsupported = [name for name in ("streamer", "assistant_model") if generation_kwargs.get(name) is not None]
-    if unsupported:
-        raise ValueError(f"generate does not support {', '.join(unsupported)}: see masked_generate for streams")
+    if generation_kwargs.get("assistant_model") is not None:
+        raise ValueError("generate does not support assistant_model: see StructuredLogitsProcessor")
     if num_return_sequences < 1:
         raise ValueError(f"num_return_sequences must be at least 1, got {num_return_sequences}")
     jump_forward = JumpForward(jump_forward)
-    described_tools = None if params.tools is None else [tool.as_dict for tool in read_tools(params.tools)]
-    prompt_ids = [ids for ids in _prompt_ids(tokenizer, prompts, described_tools) for _ in range(num_return_sequences)]
+    constraint = {
+        "json": json,
+        "regex": regex,
+        "choice": choice,
+        "grammar": grammar,
+        "structural_tag": structural_tag,
+        "tools": tools,
+        "schemas": schemas,
+        "key_order": key_order,
+        "formats": formats,
+    }
+    prompts = list_of_prompts(prompts)
+    params_of = _params_of_prompts(params, constraint, len(prompts))
+    for each in {id(each): each for each in params_of if each is not None}.values():
+        each.validate(None if manager is None else manager.config)
+    pairs = zip(prompts, params_of, strict=True)
+    prompt_ids = [tokens_of(tokenizer, prompt, each, describe=describe) for prompt, each in pairs]
+    prompt_ids = [ids for ids in prompt_ids for _ in range(num_return_sequences)]
+    params_of = [each for each in params_of for _ in range(num_return_sequences)]
     longest = max(map(len, prompt_ids))
     if not {"max_new_tokens", "max_length", "generation_config"} & generation_kwargs.keys():
         room = (max_positions(model) or longest + _DEFAULT_MAX_NEW_TOKENS) - longest
-        generation_kwargs["max_new_tokens"] = min(_DEFAULT_MAX_NEW_TOKENS, room)
+        generation_kwargs["max_new_tokens"] = min(_DEFAULT_MAX_NEW_TOKENS, max(room, 1))
     _check_positions(model, longest, generation_kwargs.get("max_new_tokens"))
 
     if manager is None:
         manager = shared_manager(tokenizer, model.get_output_embeddings().weight.shape[0])
-    request_ids = [new_request_id("generate") for _ in prompt_ids]
+    request_ids = [None if each is None else new_request_id("generate") for each in params_of]
+    constrained = [request_id for request_id in request_ids if request_id is not None]
+    texts: list[Text] = []
     try:
-        for request_id in request_ids:
-            manager.add_request(request_id, params)
-        manager.wait_ready(request_ids[0])
+        for request_id, each in zip(request_ids, params_of, strict=True):
+            if request_id is not None and each is not None:
+                manager.add_request(request_id, each)
+        for request_id in constrained:
+            manager.wait_ready(request_id)
         padding = manager.vocabulary.stop_token_ids[0]
         input_ids, attention_mask = _left_padded(prompt_ids, padding)
-        generated = model.generate(
+        model.generate(
             input_ids=input_ids.to(model.device),
             attention_mask=attention_mask.to(model.device),
             custom_generate=masked_generate,
@@ -192,14 +205,25 @@ def generate(
             seed=seed,
             jump_forward=jump_forward,
             device_fsm=device_fsm,
+            stream_to=streamer,
             monitor=monitor,
+            texts=texts,
             **({"pad_token_id": padding} | generation_kwargs),
-        )[:, longest:].tolist()
-        is_complete = [manager.is_terminated(request_id) for request_id in request_ids]
-        lengths = [manager.num_tokens(request_id) for request_id in request_ids]
-        return _generation(manager, request_ids[0], params, prompt_ids, generated, lengths, is_complete)
+        )
+        written = [manager.vocabulary.text_of(text.content, with_names=True) for text in texts]
+        is_complete = [text.is_complete for text in texts]
+        return Generation(
+            texts=written,
+            token_ids=[text.content for text in texts],
+            is_complete=is_complete,
+            finish_reasons=[_finish_reason(*each) for each in zip(params_of, written, texts, strict=True)],
+            usage=[Usage(len(ids), len(text.token_ids)) for ids, text in zip(prompt_ids, texts, strict=True)],
+            weakened=_union(map(manager.weakened, constrained)),
+            annotations=_union(map(manager.annotations, constrained)),
+            params=params_of,
+        )
     finally:
-        for request_id in request_ids:
+        for request_id in constrained:
             manager.finish_request(request_id)
 
 
@@ -209,34 +233,42 @@ def max_positions(model: Any) -> int | None:
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
-def _generation(
-    manager: StructuredOutputManager,
-    request_id: str,
-    params: StructuredOutputsParams,
-    prompt_ids: Sequence[Sequence[int]],
-    generated: Sequence[Sequence[int]],
-    lengths: Sequence[int],
-    is_complete: list[bool],
-) -> Generation:
-    with_stops = [ids[:length] for ids, length in zip(generated, lengths, strict=True)]
-    token_ids = [list(ids[: len(ids) - ends]) for ids, ends in zip(with_stops, is_complete, strict=True)]
-    texts = [manager.vocabulary.text_of(ids, with_names=True) for ids in token_ids]
-    return Generation(
-        texts=texts,
-        token_ids=token_ids,
-        is_complete=is_complete,
-        finish_reasons=[_finish_reason(params, *each) for each in zip(texts, is_complete, strict=True)],
-        usage=[Usage(*map(len, ids)) for ids in zip(prompt_ids, with_stops, strict=True)],
-        weakened=manager.weakened(request_id),
-        annotations=manager.annotations(request_id),
-        params=params,
-    )
+def _params_of_prompts(
+    params: StructuredOutputsParams | Sequence[StructuredOutputsParams | None] | None,
+    constraint: dict[str, Any],
+    num_prompts: int,
+) -> list[StructuredOutputsParams | None]:
+    """The constraint of each prompt, of the arguments of :func:`generate`."""
+    if params is None:
+        return [StructuredOutputsParams(**constraint)] * num_prompts
+    given = [name for name, value in constraint.items() if value is not None]
+    for name in ("key_order", "formats"):
+        if given == [name]:
+            raise ValueError(f"{name} does not go with params: give params its own {name}")
+    if given:
+        raise ValueError(
+            "expected one of json, regex, choice, grammar, structural_tag, tools and params, got params and another"
+        )
+    if isinstance(params, StructuredOutputsParams):
+        return [params] * num_prompts
+    if len(params) != num_prompts:
+        raise ValueError(f"params needs one entry for each of the {num_prompts} prompts, got {len(params)}")
+    return list(params)
 
 
-def _finish_reason(params: StructuredOutputsParams, text: str, is_complete: bool) -> str:
-    if not is_complete:
+def _parsed(params: StructuredOutputsParams | None, text: str) -> Any:
+    return text if params is None else params.parse(text)
+
+
+def _finish_reason(params: StructuredOutputsParams | None, written: str, text: Text) -> str:
+    if text.is_cut:
         return "length"
-    return "tool_calls" if params.tools is not None and params.parse_tool_calls(text) else "stop"
+    has_tools = params is not None and params.tools is not None
+    return "tool_calls" if has_tools and _parsed(params, written) else "stop"
+
+
+def _union(parts: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(chain.from_iterable(parts)))
 
 
 def _check_positions(model: Any, num_prompt_tokens: int, max_new_tokens: int | None) -> None:
@@ -247,24 +279,6 @@ def _check_positions(model: Any, num_prompt_tokens: int, max_new_tokens: int | N
             f"{num_prompt_tokens + max_new_tokens:,} positions, but the model has {limit:,}: "
             "shorten the prompt or lower max_new_tokens"
         )
-
-
-def _prompt_ids(tokenizer: Any, prompts: Any, tools: list[dict[str, Any]] | None) -> list[list[int]]:
-    """The tokens of each prompt."""
-    is_single = isinstance(prompts, str) or all(isinstance(part, int | dict) for part in prompts)
-    prompt_ids = [_tokens_of(tokenizer, prompt, tools) for prompt in ([prompts] if is_single else prompts)]
-    if not prompt_ids or not all(prompt_ids):
-        raise ValueError("a prompt has no tokens: give each at least one")
-    return prompt_ids
-
-
-def _tokens_of(tokenizer: Any, prompt: Any, tools: list[dict[str, Any]] | None) -> list[int]:
-    if isinstance(prompt, str):
-        return list(tokenizer(prompt)["input_ids"])
-    if all(isinstance(part, int) for part in prompt):
-        return list(prompt)
-    text = tokenizer.apply_chat_template(prompt, tools=tools, add_generation_prompt=True, tokenize=False)
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def _left_padded(rows: Sequence[Sequence[int]], padding: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,7 +7,9 @@ import functools
 import gc
 import json
 import re
+import warnings
 import weakref
+from concurrent.futures import CancelledError
 from typing import Literal
 
 import jsonschema
@@ -17,7 +19,7 @@ import torch
 from transformers import MambaConfig, MambaForCausalLM, StopStringCriteria
 
 from structout import GrammarError, StructuredOutputsParams
-from structout.integrations.transformers import Monitor, generate, masked_generate, shared_manager
+from structout.integrations.transformers import Monitor, generate, masked_generate, shared_manager, stream
 from structout.integrations.transformers.constrained_sampler import DeadEndError
 from structout.integrations.transformers.decode import DecodingLoop
 from structout.jump_forward import JumpForward
@@ -136,6 +138,30 @@ def test_generate_of_incomplete_texts_has_no_values(parts):
     assert (result.is_complete, result.parsed, len(result.token_ids[0])) == ([False], [None], 3)
 
 
+def test_generate_of_a_text_that_is_whole_at_its_limit_is_complete(parts):
+    whole = generate(*parts, "order:", json=ORDER, do_sample=False)
+    at_limit = generate(*parts, "order:", json=ORDER, do_sample=False, max_new_tokens=len(whole.token_ids[0]))
+    assert at_limit == dataclasses.replace(whole, usage=at_limit.usage)
+    assert at_limit.usage[0].completion_tokens == whole.usage[0].completion_tokens - 1  # without the stop token
+
+
+def test_generate_of_a_text_that_is_cut_off_where_it_may_end_has_a_value(parts):
+    result = generate(*parts, "order:", regex="x{3,9}", max_new_tokens=3, logits_processor=[allow_only(parts, "x")])
+    assert (result.is_complete, result.finish_reasons, result.parsed) == ([True], ["length"], ["xxx"])
+
+
+def allow_only(parts, text):
+    (token,) = parts[1](text)["input_ids"]
+    return lambda ids, scores: torch.full_like(scores, -1e9).index_fill_(1, torch.tensor([token]), 0.0)
+
+
+def test_generate_asks_the_model_for_no_stop_token_that_alone_may_follow(parts):
+    monitor = Passes()
+    result = generate(*parts, PROMPTS, choice=["!"], monitor=monitor)
+    assert (result.texts, result.is_complete, monitor.count) == (["!", "!"], [True, True], 1)
+    assert [usage.completion_tokens for usage in result.usage] == [2, 2]  # with the stop token
+
+
 def test_generate_draws_the_texts_of_masked_generate(parts, manager):
     """Also of left-padded rows."""
     model, tokenizer = parts
@@ -201,6 +227,112 @@ def test_generate_keeps_no_tokenizer_alive(parts):
     assert reference() is None
 
 
+# -- a constraint for each prompt, free ones too ---------------------------------------
+
+
+def test_generate_with_a_constraint_for_each_prompt_gives_each_its_own_values(parts):
+    prompts = [*PROMPTS, "free:"]
+    params = [StructuredOutputsParams(json=Item), StructuredOutputsParams(choice=["yes", "no"]), None]
+    result = generate(*parts, prompts, params=params, num_return_sequences=2, seed=3, max_new_tokens=60, **SAMPLED)
+    assert [type(value) for value in result.parsed[:2]] == [Item, Item]
+    assert set(result.parsed[2:4]) <= {"yes", "no"}
+    free = zip(result.texts, result.token_ids, result.parsed, result.finish_reasons, strict=True)
+    for text, ids, value, reason in list(free)[4:]:
+        is_over = len(ids) < 60
+        assert (value, reason) == ((text, "stop") if is_over else (None, "length"))
+        assert parts[1].eos_token_id not in ids
+    alone = generate(*parts, PROMPTS[1:], params=params[1:2], do_sample=False)
+    assert alone.texts == generate(*parts, prompts, params=params, do_sample=False, max_new_tokens=60).texts[1:2]
+    assert shared_manager(parts[1], 1024).num_requests == 0
+
+
+# -- texts that grow -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", JumpForward)
+def test_stream_gives_the_text_of_generate_in_pieces(parts, mode):
+    options = {"choice": ["naïve 東京 🦊!"], "jump_forward": mode}
+    pieces = stream(*parts, "order:", **options)
+    read = list(pieces)
+    assert "".join(read) == pieces.result.texts[0] == generate(*parts, "order:", **options).texts[0]
+    assert all(read)
+    assert mode is not JumpForward.OFF or len(read) > 5
+    assert list(pieces) == []
+
+
+def test_stream_that_is_closed_ends_its_thread_and_its_request(parts):
+    pieces = stream(*parts, "order:", regex="[a-z]{3000}", max_new_tokens=3000)
+    assert next(pieces)
+    pieces.close()
+    with pytest.raises(CancelledError, match="the stream was closed"):
+        list(pieces)
+    assert shared_manager(parts[1], 1024).num_requests == 0
+
+
+def test_stream_raises_the_errors_of_generate_and_takes_one_prompt(parts):
+    with pytest.raises(GrammarError, match=r"a \( is not closed"):
+        list(stream(*parts, "order:", regex="("))
+    for prompts, more in ((PROMPTS, {}), ("order:", {"num_return_sequences": 2})):
+        with pytest.raises(ValueError, match="stream takes one prompt"):
+            stream(*parts, prompts, regex="a", **more)
+
+
+def test_generate_with_a_streamer_streams_prompt_and_text(parts):
+    streamer = RecordingStreamer()
+    result = generate(*parts, "order:", choice=["yes"], streamer=streamer)
+    tokens = [*parts[1]("order:")["input_ids"], *result.token_ids[0], parts[1].eos_token_id]
+    assert (streamer.tokens, streamer.has_ended) == (tokens, True)
+
+
+# -- what the prompt tells the model ---------------------------------------------------
+
+
+def prompt_of(parts, monkeypatch, template, *, messages=None, **options):
+    """The text of the prompt that ``generate`` makes of chat messages."""
+    model, tokenizer = parts
+    monkeypatch.setattr(tokenizer, "chat_template", template, raising=False)
+    streamer = RecordingStreamer()
+    messages = messages or [{"role": "user", "content": "Hi"}]
+    result = generate(model, tokenizer, messages, **options, streamer=streamer, max_new_tokens=1)
+    return tokenizer.decode(streamer.tokens[: result.usage[0].prompt_tokens])
+
+
+WITHOUT_TOOLS = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+
+
+def test_generate_whose_chat_template_ignores_tools_warns_and_describes_them_if_asked(parts, monkeypatch):
+    with pytest.warns(UserWarning, match="chat template ignores tools.* describe=True puts them"):
+        assert prompt_of(parts, monkeypatch, WITHOUT_TOOLS, tools=[Item]) == "user: Hi\n"
+    told = prompt_of(parts, monkeypatch, WITHOUT_TOOLS, tools=[Item], describe=True)
+    assert re.fullmatch(
+        r"system: You can call these tools:\n\{\"name\": \"Item\".*<tool_call>.*\nuser: Hi\n", told, re.S
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        in_template = "{{ tools[0].function.name }}\n" + WITHOUT_TOOLS
+        assert prompt_of(parts, monkeypatch, in_template, tools=[Item], describe=True) == "Item\nuser: Hi\n"
+        prompt_of(parts, monkeypatch, WITHOUT_TOOLS, choice=["yes"])
+
+
+@pytest.mark.parametrize(
+    ("constraint", "told"),
+    [
+        ({"json": {"enum": ["é", 1]}}, 'Answer with JSON that matches this schema:\n{"enum": ["é", 1]}'),
+        ({"choice": ["yes", "no"]}, 'Answer with one of these: "yes", "no"'),
+        ({"params": StructuredOutputsParams(json_object=True)}, "Answer with a JSON object."),
+    ],
+)
+def test_generate_describes_the_constraint_after_the_system_message(parts, monkeypatch, constraint, told):
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    prompt = prompt_of(parts, monkeypatch, WITHOUT_TOOLS, messages=messages, describe=True, **constraint)
+    assert prompt == f"system: Be brief.\n\n{told}\nuser: Hi\n"
+
+
+def test_generate_does_not_describe_a_regular_expression(parts, monkeypatch):
+    with pytest.raises(ValueError, match="describe this constraint yourself"):
+        prompt_of(parts, monkeypatch, WITHOUT_TOOLS, regex="a+", describe=True)
+
+
 # -- refusals --------------------------------------------------------------------------
 
 
@@ -235,7 +367,12 @@ def test_generate_keeps_no_tokenizer_alive(parts):
         ({"json": {"format": "path"}, "formats": "strict"}, GrammarError, 'and formats="strict" asks for it'),
         ({"regex": "a", "num_beams": 2}, ValueError, "got beam search: leave out num_beams=2"),
         ({"regex": "a", "assistant_model": object()}, ValueError, "does not support assistant_model"),
-        ({"regex": "a", "streamer": object()}, ValueError, "does not support streamer: see masked_generate"),
+        (
+            {"params": [StructuredOutputsParams(regex="a")] * 2},
+            ValueError,
+            "params needs one entry for each of the 1 prompts, got 2",
+        ),
+        ({"regex": "a", "describe": True}, ValueError, "describe=True needs prompts that are chat messages"),
         ({"regex": "a", "prompt_lookup_num_tokens": 2}, ValueError, "leave out prompt_lookup_num_tokens=2"),
         ({"regex": "a", "return_dict_in_generate": True}, ValueError, "leave out return_dict_in_generate"),
         ({"regex": "a", "num_return_sequences": 0}, ValueError, "num_return_sequences must be at least 1, got 0"),
@@ -286,7 +423,7 @@ def test_generate_with_drafts_draws_the_tokens_of_generate_without(parts, constr
             result = generate(*parts, prompts, **constraint, jump_forward=mode, **options, **sampling)
             results[mode], passes[mode] = (result.token_ids, result.is_complete), monitor.count
         assert results["draft"] == results["off"]
-        assert passes["off"] == max(len(ids) + end for ids, end in zip(*results["off"], strict=True))
+        assert passes["off"] == max(map(len, results["off"][0]))  # none for the stop tokens, which alone may follow
         assert passes["draft"] < passes["off"]
 
 

@@ -1,0 +1,93 @@
+"""The prompts of :func:`generate` as tokens: texts, token ids and chat messages."""
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from structout.constraints.params import StructuredOutputOptions, StructuredOutputsParams
+from structout.constraints.tools.call_formats import TOOL_FORMATS
+from structout.constraints.tools.definitions import read_tools
+
+
+def list_of_prompts(prompts: Any) -> list[Any]:
+    """The prompts one by one, of what may be a single one."""
+    is_single = isinstance(prompts, str) or all(isinstance(part, int | Mapping) for part in prompts)
+    return [prompts] if is_single else list(prompts)
+
+
+def tokens_of(tokenizer: Any, prompt: Any, params: StructuredOutputsParams | None, *, describe: bool) -> list[int]:
+    """The tokens of one prompt.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer.
+        prompt: a text, token ids, or chat messages for the tokenizer's chat template.
+        params: the constraint of the answer. Its tools go to the template.
+        describe: whether the system message tells what the constraint asks for.
+
+    Raises:
+        ValueError: the prompt has no tokens, or cannot be described in.
+    """
+    is_chat = not isinstance(prompt, str) and bool(prompt) and isinstance(prompt[0], Mapping)
+    if describe and not is_chat:
+        raise ValueError("describe=True needs prompts that are chat messages: [{'role': 'user', 'content': ...}]")
+    if is_chat:
+        text = _chat_text(tokenizer, prompt, params, describe)
+        token_ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    else:
+        token_ids = list(tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt)
+    if not token_ids:
+        raise ValueError("a prompt has no tokens: give each at least one")
+    return token_ids
+
+
+def _chat_text(tokenizer: Any, messages: Any, params: StructuredOutputsParams | None, describe: bool) -> str:
+    def render(messages: Any, tools: Any = None) -> str:
+        options = {"tools": tools, "add_generation_prompt": True, "tokenize": False}
+        text: str = tokenizer.apply_chat_template(messages, **options)
+        return text
+
+    if params is not None and params.tools is not None:
+        tools = [tool.as_dict for tool in read_tools(params.tools)]
+        text = render(messages, tools)
+        renamed = [{**tool, "function": {**tool["function"], "name": "renamed"}} for tool in tools]
+        if text != render(messages, renamed):
+            return text
+        if not describe:
+            warnings.warn(
+                "the tokenizer's chat template ignores tools, so the model does not know them: describe=True puts them "
+                "into the system message",
+                stacklevel=4,
+            )
+    return render(_described(messages, params) if describe else messages)
+
+
+def _described(
+    messages: Sequence[Mapping[str, Any]], params: StructuredOutputsParams | None
+) -> list[Mapping[str, Any]]:
+    """The messages with the constraint in the system message."""
+    description = "" if params is None else description_of(params)
+    has_system = messages[0]["role"] == "system"
+    before = f"{messages[0]['content']}\n\n" if has_system else ""
+    return [{"role": "system", "content": before + description}, *messages[has_system:]]
+
+
+def description_of(params: StructuredOutputsParams) -> str:
+    """What a model is told about a constraint.
+
+    Raises:
+        ValueError: the constraint is a regular expression, a grammar or a structural
+            tag: small models do not read these.
+    """
+    if params.tools is not None:
+        tools = "\n".join(json.dumps(tool.as_dict["function"], ensure_ascii=False) for tool in read_tools(params.tools))
+        style = TOOL_FORMATS[params.tool_format]
+        return f"You can call these tools:\n{tools}\nCall a tool by writing:\n{style.begin('...')}{{...}}{style.end}"
+    constraint = params.constraint()
+    if constraint.kind is StructuredOutputOptions.JSON_OBJECT:
+        return "Answer with a JSON object."
+    if constraint.kind is StructuredOutputOptions.JSON:
+        return f"Answer with JSON that matches this schema:\n{constraint.spec}"
+    if constraint.kind is StructuredOutputOptions.CHOICE:
+        return f"Answer with one of these: {constraint.spec[1:-1]}"
+    raise ValueError("describe=True puts tools, schemas and choices into the prompt: describe this constraint yourself")
