@@ -7,6 +7,7 @@ With structout installed in the server's environment, clients of the OpenAI API 
 nothing.
 """
 
+import json
 import sys
 
 from openai import BadRequestError, OpenAI
@@ -22,15 +23,17 @@ ORDER = {
 def main(server: str) -> None:
     client = OpenAI(base_url=f"{server}/v1", api_key="none")
     model = client.models.list().data[0].id
-    messages = [{"role": "user", "content": "I would like some tea."}]
+    prompt = "I would like two cups of tea, please. Answer as JSON with item and cups."
+    messages = [{"role": "user", "content": prompt}]
     chunks = client.chat.completions.create(
         model=model,
         messages=messages,
         max_tokens=64,
+        temperature=0,
         response_format={"type": "json_schema", "json_schema": {"name": "order", "schema": ORDER}},
         stream=True,
     )
-    print("".join(chunk.choices[0].delta.content or "" for chunk in chunks))
+    print(json.loads("".join(chunk.choices[0].delta.content or "" for chunk in chunks)))
     try:
         client.chat.completions.create(
             model=model, messages=messages, extra_body={"structured_outputs": {"regex": "(yes|no"}}

@@ -5,6 +5,7 @@
 With structout installed, vLLM's own API is all it takes.
 """
 
+import json
 import sys
 
 from vllm import LLM, SamplingParams
@@ -16,6 +17,7 @@ ORDER = {
     "required": ["item", "cups"],
     "additionalProperties": False,
 }
+DATE = r"\d{4}-\d{2}-\d{2}"
 
 
 def main(model: str) -> None:
@@ -28,10 +30,17 @@ def main(model: str) -> None:
         },
         max_model_len=512,
     )
-    constraints = [StructuredOutputsParams(json=ORDER), StructuredOutputsParams(regex=r"(yes|no), \d{1,3}%")]
-    params = [SamplingParams(max_tokens=64, temperature=0.8, structured_outputs=c) for c in constraints]
-    for output in llm.generate(["An order: ", "Will it rain? "], params):
-        print(output.outputs[0].text)
+    prompt = "I would like two cups of tea, please. Answer as JSON with item and cups."
+    requests = {
+        prompt: StructuredOutputsParams(json=ORDER),
+        "Write the date March 15, 2024 as YYYY-MM-DD.": StructuredOutputsParams(regex=DATE),
+    }
+    chats = [[{"role": "user", "content": prompt}] for prompt in requests]
+    greedy = {"temperature": 0, "max_tokens": 64}
+    params = [SamplingParams(**greedy, structured_outputs=each) for each in requests.values()]
+    order, date = (output.outputs[0].text for output in llm.chat(chats, params))
+    print(json.loads(order))
+    print(date)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def serving(model: Path, log: Path, *options: str, keeps_states: bool = False) -
     command = [sys.executable, "-P", "-m", "vllm.entrypoints.openai.api_server", *arguments, *options]
     url = f"http://127.0.0.1:{port}"
     settings = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
-    settings["STRUCTOUT_VLLM_WORKER_STATES"] = str(int(keeps_states))
+    settings |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "STRUCTOUT_VLLM_WORKER_STATES": str(int(keeps_states))}
     with running(command, settings, log, [url]) as pid:
         yield url, pid
 

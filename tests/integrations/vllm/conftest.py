@@ -1,4 +1,4 @@
-"""The model of the tests in this folder, and an engine of it."""
+"""The models of the tests in this folder, and an engine."""
 
 import pytest
 
@@ -9,6 +9,14 @@ def small_model(tmp_path_factory):
     from support.vllm_models import save_small_model
 
     return save_small_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="session")
+def real_model(tmp_path_factory):
+    """The folder of SmolLM2-135M-Instruct, for tests of what texts mean."""
+    from support.vllm_models import save_real_model
+
+    return save_real_model(tmp_path_factory.mktemp("real_model"))
 
 
 @pytest.fixture(scope="module")
