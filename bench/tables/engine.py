@@ -197,18 +197,24 @@ def schema_costs_table() -> str:
 
 
 def jump_forward_table() -> str:
-    rows = [
-        [
-            row["whitespace"],
-            row["engine"],
-            f"{row['forced_share']:.1%}",
-            *(f"{row['us_per_forced_token'][when]:.1f} µs" for when in ("first", "again")),
-        ]
-        for row in rows_of("jump_forward")
-    ]
-    head = ["whitespace", "", "tokens forced", "per token, first pass", "per token, second pass"]
-    first = rows_of("jump_forward")[0]
-    about = f"{first['instances']} texts of {first['tokens']:,} tokens, {first['vocabulary']}."
+    found = rows_of("jump_forward")
+    kinds = list(dict.fromkeys(row["kind"] for row in found))
+    by_mode = {
+        mode: [row for row in found if row["mode"] == mode] for mode in dict.fromkeys(row["mode"] for row in found)
+    }
+    num_texts = sum(row["texts"] for row in by_mode["off"])
+    rows = []
+    for mode, of_mode in by_mode.items():
+        sums = {name: sum(row[name] for row in of_mode) for name in ("seconds", "canonical", "same", "nats")}
+        speed = sum(row["seconds"] for row in by_mode["off"]) / sums["seconds"]
+        passes = [f"{row['passes']} ({1 - row['passes'] / row['tokens']:.0%})" for row in of_mode]
+        shares = [f"{sums[name]} of {num_texts}" for name in ("canonical", "same")]
+        rows.append([mode, *passes, f"{speed:.2f}×", *shares, f"{sums['nats'] / num_texts:+.1f}"])
+    about = (
+        "Forward passes, and the share of tokens that took none of their own. Speed: CPU time, with the prompts. "
+        f"{num_texts} greedy texts of {found[0]['model']}."
+    )
+    head = ["", *kinds, "speed", "canonical", "text of off", "nats a text"]
     return markdown(head, rows) + provenance("jump_forward", "cpu", about)
 
 
