@@ -18,6 +18,9 @@ os.environ |= {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
+    # vLLM finds n-gram drafts with numba, which sets OpenMP's number of threads for the
+    # model, too. On a busy machine they spin while they wait for one another.
+    "NUMBA_NUM_THREADS": "1",
 }
 
 from vllm import LLM, RequestOutput, SamplingParams
