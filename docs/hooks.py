@@ -29,9 +29,10 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Point links of the repository at the pages of the site, and fill in the table of
-    imports."""
+    """Point links of the repository at the pages of the site, fill in the table of
+    imports, and part commands from what they print, so that they can be pasted."""
     markdown = markdown.replace("<!-- table of imports -->", f"```\n{import_table.table()}```")
+    markdown = re.sub(r"^```text\n\$ (.*)\n", r"```sh\n\1\n```\n\n```text\n", markdown, flags=re.MULTILINE)
     return _with_site_links(markdown)
 
 

@@ -19,8 +19,8 @@ from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
 
 REGEX = "[a-z]+(: [0-9]{1,2}%)?"
 TEXT = "north"
-COLUMNS, CELL, TOP = 50, 13, 140
-WIDTH = COLUMNS * CELL + 40
+COLUMNS, CELL, TOP = 256, 2.5, 140
+WIDTH = int(COLUMNS * CELL) + 40
 
 
 def main(path: Path) -> None:
@@ -39,18 +39,14 @@ def main(path: Path) -> None:
     states = to_svg(picture_of(StateGraph.of_automaton(automaton), frozenset({state})), marked=state)
 
     names = [_name(vocabulary.token_bytes[token]) for token in range(vocabulary.size)]
-    cells = [
-        f'  <rect x="{20 + i % COLUMNS * CELL}" y="{TOP + i // COLUMNS * CELL}" width="{CELL - 2}" height="{CELL - 2}"'
-        f' fill="{"#5c6bc0" if is_allowed else "#e4e4e4"}"><title>{i}: {escape(names[i])}</title></rect>'
-        for i, is_allowed in enumerate(allowed)
-    ]
-    below = TOP + (len(allowed) + COLUMNS - 1) // COLUMNS * CELL + 18
+    num_rows = (len(allowed) + COLUMNS - 1) // COLUMNS
+    below = int(TOP + num_rows * CELL) + 24
     examples = {kind: [name for i, name in enumerate(names) if allowed[i] is kind and name] for kind in (True, False)}
     lines = [
         f"The constraint {REGEX} after the text {TEXT}: state {state}.",
-        f"Its mask: one cell for each of the {len(allowed):,} tokens, {sum(allowed)} of them allowed.",
-        "allowed: " + ", ".join(examples[True][2::19][:9]),
-        "not allowed: " + ", ".join(examples[False][20::61][:9]),
+        f"Its mask: one cell for each of the {len(allowed):,} tokens, {sum(allowed):,} of them allowed.",
+        "allowed: " + ", ".join(examples[True][2::970][:9]),
+        "not allowed: " + ", ".join(examples[False][20::2900][:9]),
     ]
     places = [24, TOP - 14, below, below + 20]
     path.write_text(
@@ -61,8 +57,9 @@ def main(path: Path) -> None:
             f'  <text x="20" y="{y}" style="text-anchor: start">{escape(line)}</text>\n'
             for y, line in zip(places, lines, strict=True)
         )
-        + "\n".join(cells)
-        + "\n</svg>\n",
+        + f'  <g transform="translate(20 {TOP}) scale({CELL})">\n'
+        f'    <rect width="{COLUMNS}" height="{num_rows}" fill="#e4e4e4"/>\n'
+        f'    <path stroke="#5c6bc0" d="{_runs(allowed)}"/>\n  </g>\n</svg>\n',
         encoding="utf-8",
     )
 
@@ -71,6 +68,15 @@ def _placed(picture: str, y: int) -> str:
     """A picture inside of another."""
     height = float(re.search(r'height="(\d+)"', picture)[1])
     return picture.replace("<svg ", f'<svg x="0" y="{y + (106 - height) / 2:.0f}" ', 1)
+
+
+def _runs(allowed: list[bool]) -> str:
+    """The allowed cells of each row as lines of an SVG path."""
+    lines = []
+    for begin in range(0, len(allowed), COLUMNS):
+        row = "".join("01"[is_allowed] for is_allowed in allowed[begin : begin + COLUMNS])
+        lines += [f"M{run.start()} {begin // COLUMNS}.5h{len(run[0])}" for run in re.finditer("1+", row)]
+    return "".join(lines)
 
 
 def _name(token: bytes) -> str:

@@ -197,6 +197,11 @@ def test_generate_with_too_few_tokens_reports_the_text_and_returns_1(capsys):
             ["--choice", "a", "--max-tokens", "4096"],
             "a prompt of 1 tokens and --max-tokens=4,096 need 4,097 positions, but the model has 4,096: ",
         ),
+        (
+            None,
+            ["--choice", "a", "--prompt", "order " * 5000],
+            "a prompt of 5,002 tokens and --max-tokens=1 need 5,003 positions, but the model has 4,096: ",
+        ),
         (None, ["--choice", "a", "--device", "abacus"], "cannot use device 'abacus'"),
         (None, ["--choice", "a", "--device", "meta"], "cannot use device 'meta': structout's ops run on cpu and cuda"),
         (DEEP, ["--json-schema", "FILE"], "FILE: nesting is limited to 64, got 800"),
