@@ -67,10 +67,11 @@ def key_order() -> str:
     return _choice("STRUCTOUT_KEY_ORDER", ("declared", "any")) or "declared"
 
 
-def max_whitespace() -> int:
+def max_whitespace() -> int | str:
     """STRUCTOUT_MAX_WHITESPACE: the largest number of whitespace characters in a row in
-    JSON that vLLM serves. Default: 2. SGLang has a flag for it."""
-    return int(_number("STRUCTOUT_MAX_WHITESPACE", 2))
+    JSON that vLLM serves, or "indent". Default: "indent". SGLang has a flag for it."""
+    requested = os.environ.get("STRUCTOUT_MAX_WHITESPACE") or "indent"
+    return requested if requested == "indent" else int(_number("STRUCTOUT_MAX_WHITESPACE", 2))
 
 
 def compile_timeout() -> float:

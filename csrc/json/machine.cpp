@@ -134,12 +134,12 @@ Action Machine::read(const BeforeValue& value, MemoryKind, uint8_t byte) {
     Numbers formulas = expanded(value.children, Type::kObject);
     std::optional<uint32_t> object = objects_.start(value.children, std::move(formulas));
     if (!object) return {};
-    return replace(add(ObjectStart{*object, whitespace_.start(false)}, objects_.memory_at_start()));
+    return replace(add(ObjectStart{*object, whitespace_.after_bracket()}, objects_.memory_at_start()));
   }
   if (byte == '[') {
     Numbers formulas = expanded(value.children, Type::kArray);
     if (!liveness_.is_array_live(formulas[0])) return {};
-    return replace(add(ArrayStart{lists_.number_of(formulas), whitespace_.start(false)}));
+    return replace(add(ArrayStart{lists_.number_of(formulas), whitespace_.after_bracket()}));
   }
   if (byte == '"' || byte == '-' || (byte >= '0' && byte <= '9')) {
     bool is_string = byte == '"';
@@ -226,10 +226,10 @@ State Machine::resume(State waiting, uint32_t verdicts) {
   if (const auto* found = at<WaitingForMember>(waiting)) {
     const WaitingForMember member = *found;
     if (std::optional<uint32_t> after = objects_.after(member.object, member.key, truths)) {
-      state = add(AfterMember{*after, whitespace_.start(false)}, objects_.memory_of(objects_.prepared(*after)));
+      state = add(AfterMember{*after, whitespace_.after_value()}, objects_.memory_of(objects_.prepared(*after)));
     }
   } else if (std::optional<uint32_t> after = arrays_.after(array_of(waiting), truths)) {
-    state = add(AfterItem{*after, whitespace_.start(false)},
+    state = add(AfterItem{*after, whitespace_.after_value()},
                 arrays_.are_items_unique(*after) ? MemoryKind::kItems : MemoryKind::kNone);
   }
   return resumed_[{waiting, verdicts}] = state;
@@ -264,14 +264,23 @@ Action Machine::read(const ArrayStart& start, MemoryKind, uint8_t byte) {
   return {Action::kPush, first.state, waiting_item(start.array)};
 }
 
+uint32_t Machine::spaces_after_value(uint32_t spaces, const std::optional<Action>& end, uint32_t formulas) {
+  if (spaces != whitespace_.after_value() || !whitespace_.follows_last_values()) return spaces;
+  if (!end) return Whitespace::kNone;
+  // What else is tracked, the names that have come or other items may forbid the end.
+  bool is_sure = lists_[formulas].size() == 1 && !allows_any_order() && !has_unique_items();
+  return is_sure ? whitespace_.before_end() : spaces;
+}
+
 Action Machine::read(const AfterItem& item, MemoryKind memory, uint8_t byte) {
-  if (std::optional<uint32_t> spaces = whitespace_.after(item.spaces, byte)) {
+  std::optional<Action> end = pop_at_end(lists_[item.array]);
+  if (std::optional<uint32_t> spaces = whitespace_.after(spaces_after_value(item.spaces, end, item.array), byte)) {
     return replace(add(AfterItem{item.array, *spaces}, memory));
   }
   if (!whitespace_.may_end(item.spaces)) return {};
-  if (byte == ']') return pop_at_end(lists_[item.array]).value_or(Action{});
-  if (byte != ',' || !arrays_.item_plan(item.array).is_live) return {};
-  State value = add(BeforeValue{arrays_.item_plan(item.array).children, whitespace_.start(true)});
+  if (byte == ']') return end.value_or(Action{});
+  if (byte != ',' || !whitespace_.may_separate(item.spaces) || !arrays_.item_plan(item.array).is_live) return {};
+  State value = add(BeforeValue{arrays_.item_plan(item.array).children, whitespace_.after_comma()});
   return {Action::kPush, value, waiting_item(item.array)};
 }
 

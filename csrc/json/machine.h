@@ -96,6 +96,10 @@ class Machine {
   // Whether the schema speaks of items that differ.
   bool has_unique_items() const { return schema_.has_unique_items(); }
 
+  // Whether whitespace has come after a value that only the end of the object or the array
+  // may follow.
+  bool must_end(uint32_t spaces) const { return !whitespace_.may_separate(spaces); }
+
   // For a state that waits for an item: a number of what is asked of the item.
   uint32_t item_children(State waiting) { return arrays_.item_plan(array_of(waiting)).children; }
 
@@ -165,6 +169,9 @@ class Machine {
   std::optional<uint32_t> texts_after(uint32_t texts, uint8_t byte);
   std::optional<uint32_t> verdicts_of_texts(uint32_t texts);  // if these may end here
   Numbers expanded(uint32_t children, Type type);
+  // The state of the whitespace that may follow a value, where the object or the array may
+  // end so.
+  uint32_t spaces_after_value(uint32_t spaces, const std::optional<Action>& end, uint32_t formulas);
 
   Action replace(State state) const { return {Action::kReplace, state}; }
 

@@ -60,7 +60,7 @@ Action Machine::read(const InKey& given, MemoryKind, uint8_t byte) {
       }
       complete = objects_.number_of_key(free);
     }
-    if (complete) return replace(add(AfterKey{key.object, *complete, whitespace_.start(false)}, after_memory));
+    if (complete) return replace(add(AfterKey{key.object, *complete, whitespace_.after_key()}, after_memory));
   }
   // Named keys.
   while (key.begin < key.end &&
@@ -87,7 +87,7 @@ Action Machine::read(const InKey& given, MemoryKind, uint8_t byte) {
 
 Action Machine::read(const AfterKey& key, MemoryKind memory, uint8_t byte) {
   if (byte == ':' && whitespace_.may_end(key.spaces)) {
-    State value = add(BeforeValue{objects_.plan(key.object, key.key).children, whitespace_.start(true)});
+    State value = add(BeforeValue{objects_.plan(key.object, key.key).children, whitespace_.after_colon()});
     return {Action::kPush, value, waiting_member(key.object, key.key)};
   }
   std::optional<uint32_t> spaces = whitespace_.after(key.spaces, byte);
@@ -95,14 +95,17 @@ Action Machine::read(const AfterKey& key, MemoryKind memory, uint8_t byte) {
 }
 
 Action Machine::read(const AfterMember& member, MemoryKind memory, uint8_t byte) {
-  if (std::optional<uint32_t> spaces = whitespace_.after(member.spaces, byte)) {
-    return replace(add(AfterMember{member.object, *spaces}, memory));
+  const Object& object = objects_.prepared(member.object);
+  std::optional<Action> end = end_of_object(object);
+  uint32_t spaces = spaces_after_value(member.spaces, end, object.formulas);
+  if (std::optional<uint32_t> more = whitespace_.after(spaces, byte)) {
+    return replace(add(AfterMember{member.object, *more}, memory));
   }
   if (!whitespace_.may_end(member.spaces)) return {};
-  const Object& object = objects_.prepared(member.object);
-  if (byte == '}') return end_of_object(object).value_or(Action{});
-  if (byte != ',' || (!object.allows_free && !object.allows_names())) return {};
-  return replace(add(BeforeKey{member.object, whitespace_.start(true)}, memory));
+  if (byte == '}') return end.value_or(Action{});
+  bool may_go_on = object.allows_free || object.allows_names();
+  if (byte != ',' || !whitespace_.may_separate(member.spaces) || !may_go_on) return {};
+  return replace(add(BeforeKey{member.object, whitespace_.after_comma()}, memory));
 }
 
 State Machine::waiting_member(uint32_t object, uint32_t key) {

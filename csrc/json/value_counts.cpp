@@ -75,7 +75,9 @@ Count ValueCounts::counted(State state, const PastKeys& names, size_t num_items)
   }
   if (const auto* value = std::get_if<BeforeValue>(&contents)) return values_of(value->children);
   if (const auto* start = std::get_if<ObjectStart>(&contents)) return objects(start->object, names);
-  if (const auto* member = std::get_if<AfterMember>(&contents)) return objects(member->object, names);
+  if (const auto* member = std::get_if<AfterMember>(&contents)) {
+    return machine_.must_end(member->spaces) ? Count{1, true} : objects(member->object, names);
+  }
   if (const auto* before = std::get_if<BeforeKey>(&contents)) {  // but not the object that has no more keys
     Count count = objects(before->object, names);
     const Object object = objects_[before->object];
@@ -88,7 +90,9 @@ Count ValueCounts::counted(State state, const PastKeys& names, size_t num_items)
   if (const auto* key = std::get_if<InKey>(&contents)) return objects_after(*key, names);
   if (const auto* key = std::get_if<AfterKey>(&contents)) return members(key->object, key->key, names);
   if (const auto* start = std::get_if<ArrayStart>(&contents)) return arrays(start->array, 0);
-  if (const auto* item = std::get_if<AfterItem>(&contents)) return arrays(item->array, num_items);
+  if (const auto* item = std::get_if<AfterItem>(&contents)) {
+    return machine_.must_end(item->spaces) ? Count{1, true} : arrays(item->array, num_items);
+  }
   return {};
 }
 

@@ -10,6 +10,7 @@ namespace structout::json {
 namespace {
 
 constexpr std::string_view kSpaces = " \t\n\r";
+constexpr uint32_t kMaxIndentation = 32, kMaxTabs = 8;
 
 }  // namespace
 
@@ -29,29 +30,69 @@ uint32_t Whitespace::add(bool may_end) {
   return uint32_t(states_.size() - 1);
 }
 
+// Lets a character come up to max_length times from a state on.
+void Whitespace::add_repeated(uint32_t from, char space, uint32_t max_length) {
+  for (uint32_t length = 0; length < max_length; ++length) {
+    uint32_t next = add(true);
+    states_[from].after[kSpaces.find(space)] = next;
+    from = next;
+  }
+}
+
+// One space, or one line feed and an indentation. Returns the start.
+uint32_t Whitespace::add_indented() {
+  uint32_t start = add(true);
+  add_repeated(start, ' ', 1);
+  add_repeated(start, '\n', 1);
+  uint32_t line = uint32_t(states_.size() - 1);
+  add_repeated(line, ' ', kMaxIndentation);
+  add_repeated(line, '\t', kMaxTabs);
+  return start;
+}
+
+void Whitespace::set_all_starts(uint32_t start) {
+  after_bracket_ = after_key_ = after_colon_ = after_comma_ = before_end_ = start;
+}
+
 Whitespace::Whitespace(const WhitespaceForm& form) {
   if (form.pattern) {
     // State s of the pattern is state s + 1 here. The start is another one: a text without
     // whitespace may go on, even if the pattern asks for some.
     const engine::Automaton& pattern = *form.pattern;
     for (uint32_t state = 0; state < pattern.num_states(); ++state) add(pattern.accepts(state));
-    start_ = start_after_separator_ = add(true);
+    uint32_t start = add(true);
+    set_all_starts(start);
     for (size_t space = 0; space < kSpaces.size(); ++space) {
       for (uint32_t state = 0; state < pattern.num_states(); ++state) {
         uint32_t next = pattern.next(state, uint8_t(kSpaces[space]));
         if (next != engine::kDead) states_[state + 1].after[space] = next + 1;
       }
-      states_[start_].after[space] = states_[1].after[space];
+      states_[start].after[space] = states_[1].after[space];
     }
-  } else if (!form.is_any) {
-    start_after_separator_ = add(false);
-    states_[start_after_separator_].after[0] = add(true);
-  } else {
-    start_ = start_after_separator_ = add(true);
-    for (uint32_t state = start_, length = 0; form.max_length.value_or(1) > length; ++length) {
-      uint32_t next = form.max_length ? add(true) : state;
-      states_[state].after.fill(next);
-      state = next;
+    return;
+  }
+  switch (form.rule) {
+    case WhitespaceRule::kIndented: {
+      after_bracket_ = after_comma_ = add_indented();
+      before_end_ = add_indented();
+      for (uint32_t state = before_end_; state < states_.size(); ++state) states_[state].may_separate = false;
+      after_colon_ = add(true);
+      add_repeated(after_colon_, ' ', 1);
+      return;
+    }
+    case WhitespaceRule::kCompact:
+      after_colon_ = after_comma_ = add(false);
+      add_repeated(after_colon_, ' ', 1);
+      return;
+    case WhitespaceRule::kAny: {
+      uint32_t state = add(true);
+      set_all_starts(state);
+      for (uint32_t length = 0; length < form.max_length.value_or(1); ++length) {
+        uint32_t next = form.max_length ? add(true) : state;
+        states_[state].after.fill(next);
+        state = next;
+      }
+      return;
     }
   }
 }

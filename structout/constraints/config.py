@@ -48,12 +48,15 @@ class StructuredOutputsConfig:
         fill_threads: number of threads that copy the masks of a step, the caller's
             among them. Default: half of the processors, at most 8, as in vLLM. Only
             steps of many rows are shared, and only known masks.
-        any_whitespace: whether generated JSON may contain whitespace between any two
-            tokens. If False, it is written as ``{"a": 1, "b": [2, 3]}``.
-        max_whitespace: the largest number of whitespace characters in a row outside
-            strings, where ``any_whitespace`` allows whitespace. None means unbounded:
-            then a small model may write spaces until it runs out of tokens. Does not
-            apply to structural tags and to requests with a whitespace_pattern.
+        any_whitespace: whether generated JSON may contain whitespace where
+            ``max_whitespace`` allows it. If False, it is written as
+            ``{"a": 1, "b": [2, 3]}``.
+        max_whitespace: "indent" allows what JSON writers emit: a space, or a line feed
+            and up to 32 spaces or 8 tabs; but nothing in front of a colon, and at most
+            a space after it. A number allows that many whitespace characters in a row
+            between any two tokens. None allows any: then a small model may write
+            spaces until it runs out of tokens. Does not apply to requests with a
+            whitespace_pattern.
         key_order: the order of an object's keys in JSON that the fsm engine serves,
             for requests that choose none. "declared": the keys that the schema names
             come in its order, and other keys after them; those that are not required
@@ -81,7 +84,7 @@ class StructuredOutputsConfig:
     num_mask_buffers: int = 2
     fill_threads: int = field(default_factory=lambda: _half_the_processors(least=1))
     any_whitespace: bool = True
-    max_whitespace: int | None = 2
+    max_whitespace: int | str | None = "indent"
     key_order: str = "declared"
     formats: str = "annotate"
     mask_pool_capacity: int = 0
@@ -110,8 +113,9 @@ class StructuredOutputsConfig:
         if self.formats not in FORMAT_RULES:
             raise ValueError(f'formats must be "annotate" or "strict", got {self.formats!r}')
         spaces = self.max_whitespace
-        if spaces is not None and (isinstance(spaces, bool) or not isinstance(spaces, int) or spaces < 1):
+        is_number = isinstance(spaces, int) and not isinstance(spaces, bool) and spaces >= 1
+        if spaces not in (None, "indent") and not is_number:
             raise ValueError(
-                f"max_whitespace must be an int of at least 1 or None, got {spaces!r}; "
+                f'max_whitespace must be "indent", an int of at least 1 or None, got {spaces!r}; '
                 "any_whitespace=False fixes the whitespace"
             )

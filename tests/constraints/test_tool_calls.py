@@ -162,7 +162,7 @@ def hermes(schema):
             ['{"s": "abc"}', '{"s": "\n"}'],
         ),
         ({"properties": {"a": {"type": "integer"}}}, ['{"a": 1}'], ['{"\\u0061": 1}', '{"a": "x"}']),
-        ({"properties": {"a": {}}}, ['{"a":  1}'], ['{"a":    1}']),
+        ({"properties": {"a": {}}}, ['{"a": 1}'], ['{"a":    1}']),
     ],
 )
 def test_arguments_hold_what_their_schema_says(backend, schema, valid, invalid):

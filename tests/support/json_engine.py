@@ -44,7 +44,7 @@ class JsonEngine:
         self._options = core().SchemaOptions()
         self._options.formats = native_formats(may_be_negated=may_negate_hosts)
         self._form = core().TextForm()
-        self._form.set_whitespace(True, None)
+        self._form.set_whitespace(core().WhitespaceRule.ANY, None)
         self._form.declared_key_order = declared
 
     def compile(self, schema: Any, seconds: float = DEFAULT_LIMITS.seconds, **options: Any) -> Any:

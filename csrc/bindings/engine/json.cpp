@@ -49,11 +49,16 @@ void define_json(py::module_& module) {
       .def_readwrite("refused_formats", &json::SchemaOptions::refused_formats)
       .def_readwrite("documents", &json::SchemaOptions::documents);
 
+  py::enum_<json::WhitespaceRule>(module, "WhitespaceRule")
+      .value("INDENTED", json::WhitespaceRule::kIndented)
+      .value("COMPACT", json::WhitespaceRule::kCompact)
+      .value("ANY", json::WhitespaceRule::kAny);
+
   py::class_<json::TextForm>(module, "TextForm")
       .def(py::init<>())
       .def("set_whitespace",
-           [](json::TextForm& self, bool is_any, std::optional<uint32_t> max_length) {
-             self.whitespace.is_any = is_any;
+           [](json::TextForm& self, json::WhitespaceRule rule, std::optional<uint32_t> max_length) {
+             self.whitespace.rule = rule;
              self.whitespace.max_length = max_length;
            })
       .def("set_whitespace_pattern",

@@ -354,6 +354,11 @@ class _Examination:
         if not config.any_whitespace:
             return 'any_whitespace=False allows one space after "," and ":", and no other whitespace'
         most = config.max_whitespace
+        if most == "indent":
+            return (
+                'max_whitespace="indent" allows a space, or a line feed and an indentation, and no whitespace in front '
+                "of a colon: a number allows that many characters anywhere, None any number"
+            )
         return f"max_whitespace is {most} in the configuration: more allows more whitespace in a row, None any"
 
 

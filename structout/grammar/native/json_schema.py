@@ -35,7 +35,7 @@ class TextForm:
     """
 
     any_whitespace: bool = True
-    max_whitespace: int | None = 2
+    max_whitespace: int | str | None = "indent"
     key_order: str = "declared"
     whitespace_pattern: str | None = None
 
@@ -43,7 +43,13 @@ class TextForm:
         """Raises ``GrammarError`` for a whitespace_pattern that is malformed or may
         match other characters."""
         form = core().TextForm()
-        form.set_whitespace(self.any_whitespace, self.max_whitespace)
+        rules = core().WhitespaceRule
+        if not self.any_whitespace:
+            form.set_whitespace(rules.COMPACT, None)
+        elif self.max_whitespace == "indent":
+            form.set_whitespace(rules.INDENTED, None)
+        else:
+            form.set_whitespace(rules.ANY, self.max_whitespace)
         form.declared_key_order = self.key_order == "declared"
         if self.whitespace_pattern is not None:
             try:

@@ -103,13 +103,15 @@ class LlguidanceBackend(StructuredOutputBackend):
         *,
         canonical_tokenizer: CanonicalTokenizer | None = None,
         any_whitespace: bool = True,
-        max_whitespace: int | None = None,
+        max_whitespace: int | str | None = None,
     ):
         super().__init__(vocabulary)
         self._canonical_tokenizer = canonical_tokenizer
         self._options: dict[str, Any] = {}
         if not any_whitespace:
             self._options = _COMPACT_JSON
+        elif max_whitespace == "indent":
+            self._options = {"whitespace_pattern": r" ?|\n( {0,32}|\t{1,8})"}
         elif max_whitespace is not None:
             self._options = {"whitespace_pattern": f"{_JSON_WHITESPACE}{{0,{max_whitespace}}}"}
         self._tokenizer = LLTokenizer(_Tokenizer(vocabulary), eos_token=list(vocabulary.stop_token_ids))

@@ -66,7 +66,8 @@ class XgrammarBackend(StructuredOutputBackend):
         vocabulary: the token ids of the model.
         canonical_tokenizer: needed for ``compute_ff_tokens`` of the grammars.
         any_whitespace: as in :class:`structout.StructuredOutputsConfig`.
-        max_whitespace: as in :class:`structout.StructuredOutputsConfig`.
+        max_whitespace: as in :class:`structout.StructuredOutputsConfig`. "indent"
+            allows any 33 characters, the nearest that the engine has.
         cache_bytes: size limit of xgrammar's own cache of compiled grammars.
     """
 
@@ -76,14 +77,14 @@ class XgrammarBackend(StructuredOutputBackend):
         *,
         canonical_tokenizer: CanonicalTokenizer | None = None,
         any_whitespace: bool = True,
-        max_whitespace: int | None = None,
+        max_whitespace: int | str | None = None,
         cache_bytes: int = 256 << 20,
     ):
         super().__init__(vocabulary)
         self._canonical_tokenizer = canonical_tokenizer
         self._whitespace = {
             "any_whitespace": any_whitespace,
-            "max_whitespace_cnt": max_whitespace if any_whitespace else None,
+            "max_whitespace_cnt": (33 if max_whitespace == "indent" else max_whitespace) if any_whitespace else None,
         }
         tokenizer_info = xgrammar.TokenizerInfo(
             list(vocabulary.token_bytes),

@@ -364,9 +364,14 @@ def test_grammars_of_schemas_and_patterns_share_a_step():
     ("form", "yes", "no"),
     [
         (
-            TextForm(key_order="any"),
+            TextForm(max_whitespace=2, key_order="any"),
             ['{"a":1,"b":2}', '{ "b" : 2 ,\n "a":1 }', '{"a": 1, "z": 0, "b": 2}'],
             ['{   "a":1,"b":2}'],
+        ),
+        (
+            TextForm(key_order="any"),
+            ['{"b":1,"a":2}', '{ "b": 2,\n "a":1 }', '{\n\t\t"a": 1, "z": 0,\n  "b": 2\n}'],
+            ['{"b" :1,"a":2}', '{"b":  1,"a":2}', '{\n\n"a":1,"b":2}', '{  "a":1,"b":2}', '{\n \t"a":1,"b":2}'],
         ),
         (TextForm(max_whitespace=8), ['{       "a":1,"b":2}'], [' {"a":1,"b":2}', '{"a":1,"b":2} ']),
         (TextForm(max_whitespace=None), ['{' + " " * 99 + '"a":1,"b":2}'], []),

@@ -28,8 +28,9 @@ inline json::TextForm text_form(Draws& draws) {
   json::TextForm form;
   size_t choice = draws.below(16);
   if ((choice & 1) != 0) form.key_order = json::KeyOrderRule::kDeclared;
-  if ((choice & 2) != 0) form.whitespace.is_any = false;
-  if ((choice & 4) != 0) form.whitespace.max_length.reset();
+  form.whitespace.rule = std::array{json::WhitespaceRule::kIndented, json::WhitespaceRule::kCompact,
+                                    json::WhitespaceRule::kAny}[(choice >> 1) % 3];
+  if (draws.one_in(2)) form.whitespace.max_length = 2;
   if (choice == 8) form.whitespace.pattern = json::whitespace_of_pattern("( |\\n {2}){0,2}", small_limits());
   return form;
 }
