@@ -56,7 +56,7 @@ def test_generate_with_json_schema_prints_a_valid_document(capsys):
     output = capsys.readouterr()
     jsonschema.validate(json.loads(output.out), json.loads(ORDER.read_text()))
     assert "1 of 1 text valid" in output.err
-    assert re.search(r"\d tokens/s\)\nmedian step: forward .*, mask fill .*, mask copy .*, mask and draw ", output.err)
+    assert re.search(r"\d tokens/s\)\nmedian step: mask fill .*, forward .*, mask copy .*, mask and draw ", output.err)
 
 
 def test_generate_and_explain_read_the_schemas_that_a_schema_refers_to(capsys, tmp_path):

@@ -253,9 +253,10 @@ class DecodingLoop:
             self._feed.append(self._new)
 
     def _check_criteria(self) -> None:
-        token_ids = self._feed.columns
-        if self._jump_forward is not JumpForward.OFF:
-            token_ids = torch.tensor([text.token_ids[-1:] for text in self._texts], device=token_ids.device)
+        columns = self._feed.columns  # without the last tokens, which are not fed yet
+        token_ids = torch.tensor([text.token_ids[-1:] for text in self._texts], device=columns.device)
+        if self._jump_forward is JumpForward.OFF:
+            token_ids = torch.cat([columns, token_ids], dim=1)
         for text, is_stopped in zip(self._texts, self._stopping_criteria(token_ids, None).tolist(), strict=True):
             text.is_stopped |= is_stopped
 
