@@ -21,7 +21,16 @@ import torch
 Call = Callable[[], object]
 
 RESULTS = Path(__file__).parent / "results"
-PACKAGES = ("torch", "triton", "transformers", "xgrammar", "llguidance", "outlines_core", "flashinfer-python")
+PACKAGES = (
+    "torch",
+    "triton",
+    "transformers",
+    "xgrammar",
+    "llguidance",
+    "outlines",
+    "outlines_core",
+    "flashinfer-python",
+)
 
 
 class Peers:

@@ -3,6 +3,7 @@
 import harness
 import matplotlib
 from tables.ops import apply_bitmask_rows, masked_sample_rows
+from tables.text import rows_of
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
@@ -50,3 +51,24 @@ def plot_masked_sample(device: str) -> None:
     figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=len(series), frameon=False)
     figure.tight_layout(rect=(0, 0.07, 1, 1))
     figure.savefig(harness.RESULTS / f"masked_sample_{device}.png", dpi=130, metadata={"Software": None})
+
+
+def plot_values(device: str) -> None:
+    rows = rows_of("values", device)
+    series = {"structout": "C0", "xgrammar": "C1", "llguidance": "C2", "outlines": "C4", "no constraint": "0.6"}
+    samplings, sets = list(dict.fromkeys(r["sampling"] for r in rows)), list(dict.fromkeys(r["set"] for r in rows))
+    figure, axes = pyplot.subplots(1, len(samplings), figsize=(12, 3.8), sharey=True, squeeze=False)
+    for axis, sampling in zip(axes[0], samplings, strict=True):
+        for k, (peer, color) in enumerate(series.items()):
+            chosen = [row for row in rows if (row["sampling"], row["peer"]) == (sampling, peer)]
+            places = [sets.index(row["set"]) + 0.16 * (k - 2) for row in chosen]
+            axis.bar(places, [row["right_fields"] / row["fields"] for row in chosen], 0.15, color=color, label=peer)
+        axis.set(title=sampling, ylim=(0, 1))
+        axis.set_xticks(range(len(sets)), sets)
+        axis.yaxis.set_major_formatter("{x:.0%}")
+        axis.grid(alpha=0.3, axis="y")
+    axes[0][0].set_ylabel("fields with the right value")
+    figure.suptitle("SmolLM2-135M-Instruct, 100 texts of each set")
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower center", ncols=len(series), frameon=False)
+    figure.tight_layout(rect=(0, 0.07, 1, 1))
+    figure.savefig(harness.RESULTS / f"values_{device}.png", dpi=130, metadata={"Software": None})

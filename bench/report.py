@@ -1,5 +1,5 @@
-"""Write the committed results into the tables of README.md, docs/performance.md and
-docs/volumes.md, and into the plots.
+"""Write the committed results into the tables of README.md, docs/performance.md,
+docs/values.md and docs/volumes.md, and into the plots.
 
     python bench/report.py           rewrite the tables and plots
     python bench/report.py --check   fail if the documents differ from the results
@@ -19,7 +19,7 @@ import harness
 from tables import TABLES
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "volumes.md")
+DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("performance", "values", "volumes")))
 
 
 def main() -> int:
@@ -39,10 +39,15 @@ def main() -> int:
             if not check:
                 document.write_text(fresh)
     if not check:
-        from plots import plot_apply_bitmask, plot_masked_sample  # matplotlib is not installed where tests run
+        from plots import (
+            plot_apply_bitmask,
+            plot_masked_sample,
+            plot_values,
+        )  # matplotlib is not installed where tests run
 
         plot_apply_bitmask("cpu")
         plot_masked_sample("cpu")
+        plot_values("cpu")
     print(f"{'stale' if check else 'rewritten'}: {', '.join(stale)}" if stale else "documents agree with the results")
     return 1 if check and stale else 0
 

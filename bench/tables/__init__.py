@@ -50,6 +50,7 @@ from tables.serving import (
     vllm_table,
 )
 from tables.soak import soak_table
+from tables.values import value_costs_table, values_table
 
 TABLES: dict[str, Callable[[], str]] = {
     "apply_bitmask_cpu_short": short_table,
@@ -105,4 +106,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "exchanged_bytes_cpu": exchanged_bytes_table,
     "soak_cpu": soak_table,
     "tensor_parallel_model": gpu_model_table,
+    "values_greedy": partial(values_table, "greedy"),
+    "values_sampled": partial(values_table, "T=0.7"),
+    "value_costs": value_costs_table,
 }

@@ -1,0 +1,58 @@
+"""Tables of bench_values.py."""
+
+from tables.text import NOT_MEASURED, Row, markdown, provenance, rows_of, time_of
+
+
+def values_table(sampling: str) -> str:
+    """What each peer has right in each set. p compares a peer's fields with
+    structout's."""
+    rows = [row for row in rows_of("values") if row["sampling"] == sampling]
+    if not rows:
+        return NOT_MEASURED
+    cells = [
+        [
+            row["set"],
+            row["peer"],
+            f"{row['valid']}",
+            f"{row['cut_off']}",
+            f"**{row['right_fields'] / row['fields']:.1%}** of {row['fields']}",
+            "" if row["peer"] == "structout" else _comparison(row["mcnemar_fields"]),
+            f"{row['right_texts']}",
+            "" if row["peer"] == "structout" else _comparison(row["mcnemar_texts"]),
+            f"{row['tokens_per_text']}",
+        ]
+        for row in rows
+    ]
+    beside = "only structout / only peer, p"
+    head = ["set", "", "valid", "cut off", "fields right", beside, "texts right", beside, "tokens a text"]
+    first = rows[0]
+    about = f"{first['texts']} texts of each set, at most {first['max_new_tokens']} tokens, {_model(first)}."
+    return markdown(head, cells) + provenance("values", "cpu", about)
+
+
+def value_costs_table() -> str:
+    """What each peer costs in greedy decoding."""
+    rows = [row for row in rows_of("values") if row["sampling"] == "greedy"]
+    cells = [
+        [
+            row["set"],
+            row["peer"],
+            f"{row['tokens_per_second']:.0f}",
+            f"{row['passes_per_batch']:.0f}",
+            time_of(row["ms_per_step_beside_forward"] * 1e3),
+            time_of(row["ready_ms"] * 1e3),
+            time_of(row["setup_ms"] * 1e3),
+        ]
+        for row in rows
+    ]
+    head = ["set", "", "tokens/s", "forward passes a batch", "a step beside the forward pass", "ready", "set up, once"]
+    about = f"CPU seconds, greedy, batches of up to {rows[0]['batch']} texts, {_model(rows[0])}, beside other work."
+    return markdown(head, cells) + provenance("values", "cpu", about)
+
+
+def _comparison(test: Row) -> str:
+    return f"{test['only_structout']} / {test['only_peer']}, {test['p']:.2g}"
+
+
+def _model(row: Row) -> str:
+    return f"{row['model'].rsplit('-', 1)[0]} in float32"
