@@ -38,8 +38,8 @@ from support.locations import ROOT
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
 
-# What a reader of a fragment has already. Models and tokenizers are tiny, the calls are
-# real.
+# What a reader of a fragment has already. Models and tokenizers are tiny where the texts do
+# not matter, the calls are real.
 SETUPS = {
     "logits": """
 import torch, structout
@@ -59,8 +59,8 @@ top_k_filter = top_p_filter = min_p_filter
 """,
     "model": """
 import torch, structout
-from structout.cli.random_model import load_random_model
-model, tokenizer, _ = load_random_model()
+from structout.cli.demo_model import load_demo_model
+model, tokenizer, _ = load_demo_model()
 """,
     "engine": """
 import torch, structout
@@ -158,13 +158,13 @@ RUN_ELSEWHERE = {
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory):
-    """The variables of a reader's shell. All documents share a cached demo model."""
+    """The variables of a reader's shell. The demo model is in the reader's own cache."""
     kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONSAFEPATH", "TRITON_INTERPRET")}
     folder = tmp_path_factory.mktemp("shell")
     command = folder / "structout"  # this checkout's, whatever is installed
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m structout "$@"\n')
     command.chmod(0o755)
-    return kept | {"PATH": f"{folder}{os.pathsep}{kept['PATH']}", "STRUCTOUT_CACHE_DIR": str(folder / "cache")}
+    return kept | {"PATH": f"{folder}{os.pathsep}{kept['PATH']}"}
 
 
 class Block(NamedTuple):

@@ -40,6 +40,7 @@ _SPACES = (" ", " ", "\n", "\t", "\r")
 FORMS = (
     TextForm(),
     TextForm(key_order="any"),
+    TextForm(max_whitespace=2),
     TextForm(max_whitespace=None),
     TextForm(any_whitespace=False),
     TextForm(whitespace_pattern=" *"),

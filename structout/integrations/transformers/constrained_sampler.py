@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +34,14 @@ class Row:
     seed: int
     position: int
     drafts: Sequence[int] = ()
+
+
+class Stop(NamedTuple):
+    """A stop token of the tokenizer that may follow a text, and whether nothing else
+    may."""
+
+    token: int
+    is_forced: bool
 
 
 class DeadEndError(RuntimeError):
@@ -84,13 +92,9 @@ class ConstrainedSampler:
             raise DeadEndError(constrained[request_id], reason)
         return masks
 
-    def stops(self, masks: MaskBatch) -> dict[str, tuple[int, bool]]:
-        """Find the texts that may end, among those of these masks.
-
-        Returns:
-            for each request whose text may end, the stop token, one of the tokenizer's,
-            and whether nothing else may follow.
-        """
+    def stops(self, masks: MaskBatch) -> dict[str, Stop]:
+        """The stop tokens of the requests whose texts may end, among those of these
+        masks."""
         found = {}
         bitmask, row_ranges = masks.bitmask.view(np.uint32), pairwise(masks.row_indptr.tolist())
         for request_id, (first, end) in zip(masks.request_ids, row_ranges, strict=True):
@@ -99,7 +103,7 @@ class ConstrainedSampler:
                 others = bitmask[first].copy()
                 for stop in allowed:
                     others[stop >> 5] ^= np.uint32(1 << (stop & 31))
-                found[request_id] = allowed[0], not others.any()
+                found[request_id] = Stop(allowed[0], not others.any())
         return found
 
     def _stops_in(self, mask: npt.NDArray[np.uint32]) -> list[int]:

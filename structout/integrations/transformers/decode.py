@@ -201,9 +201,9 @@ class DecodingLoop:
         masks = self._sampler.fill(rows)
         stops = self._sampler.stops(masks)
         for row in rows:
-            stop, is_forced = stops.get(row.request_id, (-1, False))
-            if is_forced:
-                self._texts[row.index].append([stop], self._sampler.accept)
+            stop = stops.get(row.request_id) if row.request_id is not None else None
+            if stop is not None and stop.is_forced:
+                self._texts[row.index].append([stop.token], self._sampler.accept)
         return masks
 
     def _step(self, live: Sequence[int], masks: MaskBatch) -> None:
@@ -216,7 +216,7 @@ class DecodingLoop:
         self._jump()
         self._check_criteria()
 
-    def _forward(self, live: list[int]) -> torch.Tensor:
+    def _forward(self, live: Sequence[int]) -> torch.Tensor:
         """Return the logits after each live text and after each of its drafts: ``[T,
         V]``."""
         logits = self._feed.forward()
@@ -286,6 +286,6 @@ def mark_complete(texts: Sequence[Text], sampler: ConstrainedSampler, end_tokens
     rows = [text.row for text in texts if not text.is_terminated]
     stops = sampler.stops(sampler.fill(rows))
     for row in rows:
-        if row.request_id in stops:
-            _, is_forced = stops[row.request_id]
-            texts[row.index].is_complete, texts[row.index].is_cut = True, not is_forced
+        stop = stops.get(row.request_id) if row.request_id is not None else None
+        if stop is not None:
+            texts[row.index].is_complete, texts[row.index].is_cut = True, not stop.is_forced

@@ -171,8 +171,8 @@ def generate(
     }
     prompts = list_of_prompts(prompts)
     params_of = _params_of_prompts(params, constraint, len(prompts))
-    for each in {id(each): each for each in params_of if each is not None}.values():
-        each.validate(None if manager is None else manager.config)
+    for distinct in {id(each): each for each in params_of if each is not None}.values():
+        distinct.validate(None if manager is None else manager.config)
     pairs = zip(prompts, params_of, strict=True)
     prompt_ids = [tokens_of(tokenizer, prompt, each, describe=describe) for prompt, each in pairs]
     prompt_ids = [ids for ids in prompt_ids for _ in range(num_return_sequences)]
