@@ -236,7 +236,7 @@ def main() -> None:
     if arguments.quick:
         torch.compiler.set_stance("force_eager")  # two peers would compile for longer than they run
         sets = {name: [dataclasses.replace(kinds[0], count=1)] for name, kinds in SETS.items()}
-        sampling, limit = {"greedy": SAMPLING["greedy"]}, 6
+        sampling, limit = {"greedy": SAMPLING["greedy"]}, 3
     results = harness.ResultsFile("values", torch.device("cpu"), arguments)
     bench = Bench(arguments.texts)
     if not arguments.quick:
