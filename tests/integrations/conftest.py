@@ -1,4 +1,4 @@
-"""The demo model, built once for the tests of this folder."""
+"""The random model, built once for the tests of this folder."""
 
 import pytest
 

@@ -133,7 +133,10 @@ def masked_generate(
     max_length = stopping_criteria.max_length
     max_tokens = None if max_length is None else max_length - input_ids.shape[1]
     texts = [] if texts is None else texts
-    texts += [Text(manager, Row(i, request_ids[i], seeds[i], positions[i]), max_tokens) for i in range(num_rows)]
+    ends = generation_config._eos_token_tensor
+    end_tokens = [] if ends is None else ends.tolist()
+    rows = [Row(i, request_ids[i], seeds[i], positions[i]) for i in range(num_rows)]
+    texts += [Text(manager, row, max_tokens, end_tokens) for row in rows]
     padding = _padding(generation_config, manager)
     sampler = ConstrainedSampler(manager, params, monitor.measure)
     if stream_to is not None:
@@ -157,8 +160,7 @@ def masked_generate(
             monitor,
             None if stream_to is None else lambda token_ids: stream_to.put(torch.tensor(token_ids)),
         ).run()
-    ends = generation_config._eos_token_tensor
-    mark_complete(texts, sampler, [] if ends is None else ends.tolist())
+    mark_complete(texts, sampler)
     if stream_to is not None:
         stream_to.end()
     return torch.cat([input_ids, _padded([text.token_ids for text in texts], padding).to(input_ids.device)], dim=1)

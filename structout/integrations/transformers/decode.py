@@ -35,19 +35,28 @@ class Text:
         manager: the manager of its request.
         start: its row before the first draw.
         max_tokens: the limit on its length.
+        end_tokens: end the text if it is free.
 
     Attributes:
         token_ids: what has been generated, a stop token included.
         drafts: tokens that the next step verifies.
-        is_terminated: whether the stop token of its constraint has been drawn.
+        is_terminated: whether a stop token of its constraint, or an end token of a free
+            text, has been drawn.
         is_complete: whether it is whole: terminated, or cut off where it may end.
         is_cut: whether it was cut off where it might have gone on.
         is_stopped: whether a stopping criterion has ended it.
     """
 
-    def __init__(self, manager: StructuredOutputManager, start: Row, max_tokens: int | None):
+    def __init__(
+        self,
+        manager: StructuredOutputManager,
+        start: Row,
+        max_tokens: int | None,
+        end_tokens: Collection[int] = (),
+    ):
         self._manager = manager
         self._start = start
+        self._end_tokens = end_tokens if start.request_id is None else ()
         self._max_tokens = sys.maxsize if max_tokens is None else max_tokens
         self._num_fed = 0  # of token_ids
         self.token_ids: list[int] = []
@@ -123,7 +132,7 @@ class Text:
         """
         num_right = 0
         for token, draft in zip(drawn, [*self.drafts, None], strict=True):
-            self.is_terminated = self.is_complete = accept(self.row, token)
+            self.is_terminated = self.is_complete = accept(self.row, token) or token in self._end_tokens
             self.token_ids.append(token)
             if self.is_terminated or token != draft:
                 break
@@ -270,22 +279,12 @@ class DecodingLoop:
         self._num_reported = [len(text.token_ids) for text in self._texts]
 
 
-def mark_complete(texts: Sequence[Text], sampler: ConstrainedSampler, end_tokens: Collection[int]) -> None:
-    """Find out which texts are whole though their stop token was not drawn, and which
-    were cut off.
-
-    Args:
-        texts: all texts of a batch, after their last step.
-        sampler: of these texts.
-        end_tokens: the tokens with which a free text ends.
-    """
-    for text in texts:
-        if text.row.request_id is None:
-            text.is_terminated = text.is_complete = bool(text.token_ids) and text.token_ids[-1] in end_tokens
-        text.is_cut = not text.is_terminated
+def mark_complete(texts: Sequence[Text], sampler: ConstrainedSampler) -> None:
+    """Find out which of the texts that were not terminated are whole, and which were
+    cut off."""
     rows = [text.row for text in texts if not text.is_terminated]
     stops = sampler.stops(sampler.fill(rows))
     for row in rows:
         stop = stops.get(row.request_id) if row.request_id is not None else None
-        if stop is not None:
-            texts[row.index].is_complete, texts[row.index].is_cut = True, not stop.is_forced
+        texts[row.index].is_complete = stop is not None
+        texts[row.index].is_cut = stop is None or not stop.is_forced
