@@ -38,8 +38,8 @@ from support.locations import ROOT
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 NAMES = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
 
-# What a reader of a fragment has already. Models and tokenizers are tiny where the texts do
-# not matter, the calls are real.
+# What a reader of a fragment has already. Models and tokenizers are tiny where texts do
+# not matter; the calls are real.
 SETUPS = {
     "logits": """
 import torch, structout
@@ -158,7 +158,7 @@ RUN_ELSEWHERE = {
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory):
-    """The variables of a reader's shell. The demo model is in the reader's own cache."""
+    """The variables of a reader's shell, with the reader's own cache."""
     kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONSAFEPATH", "TRITON_INTERPRET")}
     folder = tmp_path_factory.mktemp("shell")
     command = folder / "structout"  # this checkout's, whatever is installed
