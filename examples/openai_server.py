@@ -18,6 +18,7 @@ answered with status 400, and not ignored.
 
 import argparse
 import asyncio
+import copy
 import itertools
 import json
 import time
@@ -37,6 +38,7 @@ from structout import GrammarError, StructuredOutputManager, StructuredOutputsPa
 from structout.cli.demo_model import load_demo_model
 from structout.constraints.tools.call_formats import TOOL_FORMATS
 from structout.integrations.transformers import structured_batching
+from structout.integrations.transformers.prompts import chat_text
 
 # For tokenizers without a chat template of their own.
 TEMPLATE = (
@@ -87,7 +89,7 @@ class Asked(BaseModel, extra="forbid"):
 class Completion(Asked):
     prompt: str
 
-    def text(self, tokenizer: Any) -> str:
+    def text(self, tokenizer: Any, params: StructuredOutputsParams | None) -> str:
         """The prompt of the model."""
         return self.prompt
 
@@ -99,16 +101,11 @@ class ChatCompletion(Asked):
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True
 
-    def text(self, tokenizer: Any) -> str:
-        """The prompt of the model."""
-        prompt: str = tokenizer.apply_chat_template(
-            self.messages,
-            tools=None if self.tool_choice == "none" else self.tools,
-            chat_template=tokenizer.chat_template or TEMPLATE,
-            add_generation_prompt=True,
-            tokenize=False,
-        )
-        return prompt
+    def text(self, tokenizer: Any, params: StructuredOutputsParams | None) -> str:
+        """The prompt of the model. It tells the model its tools, whatever its chat
+        template does."""
+        has_tools = params is not None and params.tools is not None
+        return chat_text(tokenizer, self.messages, params, describe=has_tools)
 
     def params(self, tool_format: str) -> StructuredOutputsParams | None:
         other = super().params(tool_format)
@@ -189,7 +186,7 @@ class Server:
                 self._manager.finish_request(request_id)
                 raise error
         is_chat = isinstance(asked, ChatCompletion)
-        prompt = self._tokenizer(asked.text(self._tokenizer), add_special_tokens=not is_chat)["input_ids"]
+        prompt = self._tokenizer(asked.text(self._tokenizer, params), add_special_tokens=not is_chat)["input_ids"]
         limit = (asked.max_completion_tokens if isinstance(asked, ChatCompletion) else None) or asked.max_tokens
         return Text(request_id, params, len(prompt), self._pieces(request_id, prompt, limit, params is not None))
 
@@ -311,6 +308,9 @@ def create_app(
     num_blocks: int | None = None,
 ) -> FastAPI:
     """The application. It starts to decode with the server, and stops with it."""
+    if tokenizer.chat_template is None:
+        tokenizer = copy.copy(tokenizer)
+        tokenizer.chat_template = TEMPLATE
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -158,3 +158,21 @@ def test_server_reads_a_person_right_whole_and_in_a_stream(chat):
     pieces = [chunk.choices[0].delta.content or "" for chunk in chat(**options, stream=True) if chunk.choices]
     assert "".join(pieces) == text
     assert len(pieces) > 5
+
+
+def test_server_calls_the_right_tool_with_the_right_arguments(chat):
+    def tool(name, description, **properties):
+        parameters = {"type": "object", "properties": properties, "required": list(properties)}
+        function = {
+            "name": name,
+            "description": description,
+            "parameters": parameters | {"additionalProperties": False},
+        }
+        return {"type": "function", "function": function}
+
+    number = {"type": "integer"}
+    tools = [tool("add", "Add two numbers.", a=number, b=number), tool("ring", "Ring a bell.", times=number)]
+    question = [{"role": "user", "content": "What is 17 plus 25?"}]
+    answer = chat(messages=question, tools=tools, tool_choice="required", parallel_tool_calls=False, max_tokens=80)
+    (call,) = answer.choices[0].message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == ("add", {"a": 17, "b": 25})

@@ -32,7 +32,7 @@ def tokens_of(tokenizer: Any, prompt: Any, params: StructuredOutputsParams | Non
     if describe and not is_chat:
         raise ValueError("describe=True needs prompts that are chat messages: [{'role': 'user', 'content': ...}]")
     if is_chat:
-        text = _chat_text(tokenizer, prompt, params, describe)
+        text = chat_text(tokenizer, prompt, params, describe=describe)
         token_ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
     else:
         token_ids = list(tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt)
@@ -41,7 +41,20 @@ def tokens_of(tokenizer: Any, prompt: Any, params: StructuredOutputsParams | Non
     return token_ids
 
 
-def _chat_text(tokenizer: Any, messages: Any, params: StructuredOutputsParams | None, describe: bool) -> str:
+def chat_text(tokenizer: Any, messages: Any, params: StructuredOutputsParams | None, *, describe: bool) -> str:
+    """The text of chat messages, by the tokenizer's chat template.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer.
+        messages: dicts with ``role`` and ``content``.
+        params: as in :func:`tokens_of`.
+        describe: the same. Where the template tells the model its tools, the system
+            message does not.
+
+    Raises:
+        ValueError: the tokenizer has no template, or the constraint has no description.
+    """
+
     def render(messages: Any, tools: Any = None) -> str:
         options = {"tools": tools, "add_generation_prompt": True, "tokenize": False}
         text: str = tokenizer.apply_chat_template(messages, **options)
@@ -59,17 +72,14 @@ def _chat_text(tokenizer: Any, messages: Any, params: StructuredOutputsParams | 
                 "into the system message",
                 stacklevel=4,
             )
-    return render(_described(messages, params) if describe else messages)
+    return render(messages if params is None or not describe else _described(messages, params))
 
 
-def _described(
-    messages: Sequence[Mapping[str, Any]], params: StructuredOutputsParams | None
-) -> list[Mapping[str, Any]]:
+def _described(messages: Sequence[Mapping[str, Any]], params: StructuredOutputsParams) -> list[Mapping[str, Any]]:
     """The messages with the constraint in the system message."""
-    description = "" if params is None else description_of(params)
     has_system = messages[0]["role"] == "system"
     before = f"{messages[0]['content']}\n\n" if has_system else ""
-    return [{"role": "system", "content": before + description}, *messages[has_system:]]
+    return [{"role": "system", "content": before + description_of(params)}, *messages[has_system:]]
 
 
 def description_of(params: StructuredOutputsParams) -> str:
