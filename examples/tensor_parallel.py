@@ -17,7 +17,7 @@ import torch.distributed as dist
 import transformers
 
 import structout
-from structout.cli.demo_model import load_demo_model
+from structout.cli.random_model import load_random_model
 from structout.distributed import ShardedManager, VocabParallelSampler, owned_rows, traffic
 from structout.ops.sampler import DeviceMasks, SamplingParams
 
@@ -41,9 +41,9 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if rank == 0:
-        load_demo_model()  # creates it in the cache, where the others find it
+        load_random_model()  # creates it in the cache, where the others find it
     dist.barrier()
-    model, tokenizer, _ = load_demo_model()
+    model, tokenizer, _ = load_random_model()
     width = model.lm_head.weight.shape[0]
 
     columns = owned_rows(width, rank, world_size)

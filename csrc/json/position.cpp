@@ -328,8 +328,10 @@ std::string Position::key_within(const Frame& item) const {
     bool is_item = machine_->memory(frame->state) == MemoryKind::kInsideItem;
     depends_on_text = depends_on_text || (has_used && (!is_item || rivals_of(*frame).size() > 0));
   }
-  if (!depends_on_text) depends_on_text = machine_->counts().may_be_scarce(item.state, text_since(item.memory->begin));
-  return depends_on_text ? key + text_since(item.memory->begin) : key;
+  std::string text = text_since(item.memory->begin);
+  text.erase(0, std::min(text.find_first_not_of(" \t\n\r"), text.size()));  // known values have no spaces in front
+  if (!depends_on_text) depends_on_text = machine_->counts().may_be_scarce(item.state, text);
+  return depends_on_text ? key + text : key;
 }
 
 std::string Position::key() const {

@@ -58,10 +58,9 @@ def summary(result: Generation, progress: "Progress", num_valid: int) -> str:
     num_texts = len(result.texts)
     num_tokens = sum(len(ids) for ids in result.token_ids)
     texts = "text" if num_texts == 1 else "texts"
-    lines = [
-        f"{num_valid} of {num_texts} {texts} valid · {num_tokens:,} tokens in {progress.seconds:.2f} s "
-        f"({num_tokens / progress.seconds:,.0f} tokens/s)"
-    ]
+    lines = [f"{num_valid} of {num_texts} {texts} valid · {num_tokens:,} tokens"]
+    if progress.seconds:  # without a choice the model was not asked
+        lines[0] += f" in {progress.seconds:.2f} s ({num_tokens / progress.seconds:,.0f} tokens/s)"
     stages = [f"{stage} {duration(statistics.median(times))}" for stage, times in progress.stages.items()]
     if stages:
         lines.append(f"median step: {', '.join(stages)}")
@@ -70,9 +69,9 @@ def summary(result: Generation, progress: "Progress", num_valid: int) -> str:
 
 def passes_summary(result: Generation, num_passes: int) -> str:
     """Say how many forward passes jump-forward has saved: the tokens of the longest
-    text, its stop token included, minus the passes."""
+    text minus the passes."""
     num_tokens = sum(len(ids) for ids in result.token_ids)
-    longest = max(len(ids) + ended for ids, ended in zip(result.token_ids, result.is_complete, strict=True))
+    longest = max(map(len, result.token_ids))
     return f"{num_tokens:,} tokens in {num_passes:,} forward passes, {longest - num_passes:,} saved"
 
 

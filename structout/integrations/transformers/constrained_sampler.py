@@ -92,6 +92,11 @@ class ConstrainedSampler:
             raise DeadEndError(constrained[request_id], reason)
         return masks
 
+    def stops_after(self, rows: Sequence[Row]) -> dict[str, Stop]:
+        """The stop tokens of the rows whose texts may end. A dead end is none."""
+        constrained = [row.request_id for row in rows if row.request_id is not None]
+        return self.stops(self._manager.grammar_bitmask(constrained)) if constrained else {}
+
     def stops(self, masks: MaskBatch) -> dict[str, Stop]:
         """The stop tokens of the requests whose texts may end, among those of these
         masks."""

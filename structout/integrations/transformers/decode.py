@@ -190,13 +190,14 @@ class DecodingLoop:
         self._num_reported = [0] * len(texts)
 
     def run(self) -> None:
-        """Decode until every text is terminated or stopped.
+        """Decode until every text is terminated, stopped or at its limit.
 
         Raises:
             DeadEndError: a grammar has no way on, or nothing can be drawn from a row.
         """
         self._jump()
         masks = self._fill()
+        self._report()
         while live := [i for i, text in enumerate(self._texts) if text.is_live]:
             self._step(live, masks)
             masks = self._fill()
@@ -283,7 +284,7 @@ def mark_complete(texts: Sequence[Text], sampler: ConstrainedSampler) -> None:
     """Find out which of the texts that were not terminated are whole, and which were
     cut off."""
     rows = [text.row for text in texts if not text.is_terminated]
-    stops = sampler.stops(sampler.fill(rows))
+    stops = sampler.stops_after(rows)
     for row in rows:
         stop = stops.get(row.request_id) if row.request_id is not None else None
         texts[row.index].is_complete = stop is not None

@@ -48,8 +48,8 @@ class Generation:
             met its limit where it may end. If not, it is only the beginning of a valid
             text.
         finish_reasons: for each text why it ended, with OpenAI's names: "length" if its
-            limit cut it off where it might have gone on, "tool_calls" if it calls
-            ``tools``, else "stop".
+            limit or a stopping criterion cut it off where it might have gone on,
+            "tool_calls" if it calls ``tools``, else "stop".
         usage: the tokens of each text.
         weakened: parts of the constraints that are not enforced, see
             ``StructuredOutputManager.weakened``.
@@ -155,6 +155,10 @@ def generate(
     """
     if generation_kwargs.get("assistant_model") is not None:
         raise ValueError("generate does not support assistant_model: see StructuredLogitsProcessor")
+    if generation_kwargs.get("stop_strings") is not None:
+        raise ValueError(
+            "stop_strings need a criterion: stopping_criteria=[StopStringCriteria(tokenizer, stop_strings)]"
+        )
     if num_return_sequences < 1:
         raise ValueError(f"num_return_sequences must be at least 1, got {num_return_sequences}")
     jump_forward = JumpForward(jump_forward)
@@ -242,7 +246,7 @@ def _params_of_prompts(
     if params is None:
         return [StructuredOutputsParams(**constraint)] * num_prompts
     given = [name for name, value in constraint.items() if value is not None]
-    for name in ("key_order", "formats"):
+    for name in ("key_order", "formats", "schemas"):
         if given == [name]:
             raise ValueError(f"{name} does not go with params: give params its own {name}")
     if given:
@@ -251,9 +255,12 @@ def _params_of_prompts(
         )
     if isinstance(params, StructuredOutputsParams):
         return [params] * num_prompts
+    params = list(params)
+    if not all(each is None or isinstance(each, StructuredOutputsParams) for each in params):
+        raise TypeError(f"params must be StructuredOutputsParams, or a list of these and None, got {params!r}")
     if len(params) != num_prompts:
         raise ValueError(f"params needs one entry for each of the {num_prompts} prompts, got {len(params)}")
-    return list(params)
+    return params
 
 
 def _parsed(params: StructuredOutputsParams | None, text: str) -> Any:

@@ -11,7 +11,14 @@ from structout.constraints.tools.definitions import read_tools
 
 
 def list_of_prompts(prompts: Any) -> list[Any]:
-    """The prompts one by one, of what may be a single one."""
+    """The prompts one by one, of what may be a single one.
+
+    Raises:
+        ValueError: they are a dict, such as a single message or a tokenizer's output.
+    """
+    if isinstance(prompts, Mapping):
+        raise ValueError(f"prompts must be a text, token ids, chat messages or a list of these, got {prompts!r:.80}")
+    prompts = prompts.tolist() if hasattr(prompts, "tolist") else prompts  # a tensor or an array
     is_single = isinstance(prompts, str) or all(isinstance(part, int | Mapping) for part in prompts)
     return [prompts] if is_single else list(prompts)
 
@@ -63,7 +70,7 @@ def chat_text(tokenizer: Any, messages: Any, params: StructuredOutputsParams | N
     if params is not None and params.tools is not None:
         tools = [tool.as_dict for tool in read_tools(params.tools)]
         text = render(messages, tools)
-        renamed = [{**tool, "function": {**tool["function"], "name": "renamed"}} for tool in tools]
+        renamed = [{**tool, "function": {**tool["function"], "name": f"{tool['function']['name']}_"}} for tool in tools]
         if text != render(messages, renamed):
             return text
         if not describe:
@@ -77,9 +84,13 @@ def chat_text(tokenizer: Any, messages: Any, params: StructuredOutputsParams | N
 
 def _described(messages: Sequence[Mapping[str, Any]], params: StructuredOutputsParams) -> list[Mapping[str, Any]]:
     """The messages with the constraint in the system message."""
-    has_system = messages[0]["role"] == "system"
-    before = f"{messages[0]['content']}\n\n" if has_system else ""
-    return [{"role": "system", "content": before + description_of(params)}, *messages[has_system:]]
+    description = description_of(params)
+    if messages[0].get("role") != "system":
+        return [{"role": "system", "content": description}, *messages]
+    content = messages[0]["content"]
+    more = f"\n\n{description}"
+    told = content + more if isinstance(content, str) else [*content, {"type": "text", "text": more}]
+    return [{**messages[0], "content": told}, *messages[1:]]
 
 
 def description_of(params: StructuredOutputsParams) -> str:

@@ -1,8 +1,9 @@
 """One text as it grows."""
 
 import queue
+import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from structout.integrations.transformers.decode import Monitor, Text
@@ -15,8 +16,8 @@ from structout.scheduler.manager import StructuredOutputManager
 class TextStream(Iterator[str]):
     """The pieces of a text that a thread generates, for a ``for`` loop.
 
-    A piece is what one step has added, in whole characters. :meth:`close`, or the end
-    of the stream's life, stops the thread after its step.
+    A piece is what one step has added, in whole characters. :meth:`close`, garbage
+    collection or the end of the main thread stops the thread after its step.
     """
 
     def __init__(self, pieces: "_Pieces", generation: Future[Generation]):
@@ -41,7 +42,7 @@ class TextStream(Iterator[str]):
         return self._generation.result()
 
     def close(self) -> None:
-        """Stop to generate. Pieces that are there can still be read."""
+        """Stop generating. Pieces that are there can still be read."""
         self._pieces.is_closed = True
 
     def __del__(self) -> None:
@@ -58,7 +59,7 @@ class _Pieces(Monitor):
         self.is_closed = False
 
     def after_step(self, texts: Sequence[Text]) -> None:
-        if self.is_closed:
+        if self.is_closed or not threading.main_thread().is_alive():
             raise CancelledError("the stream was closed")
         text = self._manager.vocabulary.text_of(texts[0].content, with_names=True)
         self.send(text.rstrip("\N{REPLACEMENT CHARACTER}"))  # the last character may lack bytes
@@ -100,15 +101,17 @@ def stream(
         manager = shared_manager(tokenizer, model.get_output_embeddings().weight.shape[0])
     pieces = _Pieces(manager)
 
-    def run() -> Generation:
+    generation: Future[Generation] = Future()
+
+    def run() -> None:
         try:
             result = generate(model, tokenizer, prompt, manager=manager, monitor=pieces, **options)
             pieces.send(result.texts[0])
-            return result
+            generation.set_result(result)
+        except BaseException as error:  # for the thread that reads the pieces
+            generation.set_exception(error)
         finally:
             pieces.queue.put(None)
 
-    thread = ThreadPoolExecutor(1, thread_name_prefix="structout-stream")
-    generation = thread.submit(run)
-    thread.shutdown(wait=False)
+    threading.Thread(target=run, name="structout-stream").start()  # a pool's would keep the process alive
     return TextStream(pieces, generation)

@@ -800,3 +800,14 @@ def test_errors_of_the_core_are_translated():
 def test_constraint_options_do_not_share_a_schema():
     lenient = Constraint(Kind.JSON, '{"format": "regex"}', lenient=True)
     assert backend().compile(lenient).weakened == ()
+
+
+@pytest.mark.parametrize("form", [TextForm(), TextForm(any_whitespace=False), TextForm(max_whitespace=None)])
+def test_items_that_others_leave_may_come_after_spaces(form):
+    """The items that must follow leave "b" alone, and the space in front is no part of
+    it."""
+    items = [{"const": "c"}, {"enum": ["a", "b"]}, {"const": "a"}]
+    schema = {"type": "array", "prefixItems": items, "minItems": 3, "uniqueItems": True}
+    index = SchemaIndex(json.dumps(schema), BYTES, form)
+    assert index.matches('["c", "b", "a"]')
+    assert not index.matches('["c", "a", "a"]')

@@ -277,9 +277,10 @@ def test_stream_raises_the_errors_of_generate_and_takes_one_prompt(parts):
             stream(*parts, prompts, regex="a", **more)
 
 
-def test_generate_with_a_streamer_streams_prompt_and_text(parts):
+@pytest.mark.parametrize("mode", ["off", "ff_tokens", "draft"])
+def test_generate_with_a_streamer_streams_prompt_and_text(parts, mode):
     streamer = RecordingStreamer()
-    result = generate(*parts, "order:", choice=["yes"], streamer=streamer)
+    result = generate(*parts, "order:", choice=["yes"], streamer=streamer, jump_forward=mode)
     tokens = [*parts[1]("order:")["input_ids"], *result.token_ids[0], parts[1].eos_token_id]
     assert (streamer.tokens, streamer.has_ended) == (tokens, True)
 
@@ -328,6 +329,13 @@ def test_generate_describes_the_constraint_after_the_system_message(parts, monke
     assert prompt == f"system: Be brief.\n\n{told}\nuser: Hi\n"
 
 
+def test_generate_describes_after_the_parts_of_a_system_message(parts, monkeypatch):
+    messages = [{"role": "system", "content": [{"type": "text", "text": "Be terse"}]}, {"role": "user", "content": "y"}]
+    template = "{% for part in messages[0].content %}{{ part.text }}{% endfor %}"
+    prompt = prompt_of(parts, monkeypatch, template, messages=messages, choice=["a"], describe=True)
+    assert prompt == 'Be terse\n\nAnswer with one of these: "a"'
+
+
 def test_generate_does_not_describe_a_regular_expression(parts, monkeypatch):
     with pytest.raises(ValueError, match="describe this constraint yourself"):
         prompt_of(parts, monkeypatch, WITHOUT_TOOLS, regex="a+", describe=True)
@@ -372,6 +380,8 @@ def test_generate_does_not_describe_a_regular_expression(parts, monkeypatch):
             ValueError,
             "params needs one entry for each of the 1 prompts, got 2",
         ),
+        ({"params": [{"regex": "a"}]}, TypeError, "params must be StructuredOutputsParams, or a list of these"),
+        ({"regex": "a", "stop_strings": ["a"]}, ValueError, "stop_strings need a criterion"),
         ({"regex": "a", "describe": True}, ValueError, "describe=True needs prompts that are chat messages"),
         ({"regex": "a", "prompt_lookup_num_tokens": 2}, ValueError, "leave out prompt_lookup_num_tokens=2"),
         ({"regex": "a", "return_dict_in_generate": True}, ValueError, "leave out return_dict_in_generate"),
@@ -398,6 +408,17 @@ def test_generate_refuses_before_a_forward_pass(parts, options, error, message):
 def test_generate_refuses_prompts_without_tokens(parts, prompts):
     with pytest.raises(ValueError, match="a prompt has no tokens"):
         generate(*parts, prompts, regex="a")
+
+
+@pytest.mark.parametrize("prompts", [{"role": "user", "content": "x"}, {"input_ids": [[5]]}])
+def test_generate_refuses_a_dict_as_prompts(parts, prompts):
+    with pytest.raises(ValueError, match="prompts must be a text, token ids, chat messages or a list of these"):
+        generate(*parts, prompts, regex="a")
+
+
+def test_generate_takes_token_ids_as_a_tensor(parts):
+    expected = generate(*parts, [[5, 6]], regex="[a-z]{3}").texts
+    assert generate(*parts, torch.tensor([[5, 6]]), regex="[a-z]{3}").texts == expected
 
 
 def test_generate_that_fails_leaves_no_request(parts):
