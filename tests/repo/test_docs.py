@@ -59,8 +59,8 @@ top_k_filter = top_p_filter = min_p_filter
 """,
     "model": """
 import torch, structout
-from structout.cli.demo_model import load_demo_model
-model, tokenizer, _ = load_demo_model()
+from structout.cli.random_model import load_random_model
+model, tokenizer, _ = load_random_model()
 """,
     "engine": """
 import torch, structout
