@@ -53,6 +53,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("gpu")
         if not HAS_GPU and item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        if item.get_closest_marker("long") and not item.config.getoption("--long"):
+            item.add_marker(pytest.mark.skip(reason="takes minutes: make test-all"))
         if item.get_closest_marker("planted") and not item.config.getoption("--long"):
             item.add_marker(pytest.mark.skip(reason="shows that other tests find a planted fault: make test-all"))
         if HAS_GPU and item.get_closest_marker("interpreter"):

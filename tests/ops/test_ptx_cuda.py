@@ -65,7 +65,9 @@ def check_coverage(name: str, architecture: int, executions: Counter[tuple[str, 
             )
 
 
-@pytest.mark.parametrize("architecture", ptx.ARCHITECTURES)
+@pytest.mark.parametrize(
+    "architecture", [pytest.param(each, marks=[pytest.mark.long] * (each != 100)) for each in ptx.ARCHITECTURES]
+)
 @pytest.mark.parametrize("name", COUNTS)
 def test_compiled_kernels_match_the_loop_and_all_of_their_code_runs(
     name: str, architecture: int, num_cases: Callable[..., int], tmp_path: Path, pytestconfig: pytest.Config

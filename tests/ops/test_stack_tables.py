@@ -154,7 +154,7 @@ def test_stack_draft_rows_with_bad_row_indptr_stays_inside_the_rows(backend):
         assert ((rows >= -3) & (rows < 9)).all()
 
 
-@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+@pytest.mark.parametrize("sanitizer", ["address", pytest.param("thread", marks=pytest.mark.long)])
 def test_cuda_source_under_sanitizer_matches_loop(sanitizer, num_cases):
     count = {"address": num_cases(100, long=2000), "thread": num_cases(50, long=150)}[sanitizer]
     executable = host_cuda.build("stack_tables", [PROGRAM], sanitize=sanitizer, shared=False)
@@ -314,6 +314,7 @@ def test_stack_advance_shares_many_rows_between_threads(four_threads):
     assert torch.equal(stacks, expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("are_sizes_1", [False, True])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_triton_kernels_compile_for_every_architecture(architecture, are_sizes_1):
