@@ -1,6 +1,7 @@
 // JSON Schema: documents, texts that follow the masks, and schemas that are regular.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
