@@ -13,7 +13,7 @@ import xgrammar.contrib.hf
 from llguidance import LLMatcher
 from transformers import LogitsProcessor
 
-from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
+from structout import StructuredOutputManager, StructuredOutputsParams
 from structout.integrations.transformers import generate
 
 Prompts = list[list[dict[str, str]]]  # chats
@@ -28,15 +28,8 @@ class Peer(Protocol):
 
 
 class Structout:
-    """Without ``max_whitespace`` its defaults."""
-
-    def __init__(self, model: Any, tokenizer: Any, max_whitespace: int | None = None):
-        config = (
-            StructuredOutputsConfig()
-            if max_whitespace is None
-            else StructuredOutputsConfig(max_whitespace=max_whitespace)
-        )
-        self._manager = StructuredOutputManager(tokenizer, _width(model), config)
+    def __init__(self, model: Any, tokenizer: Any):
+        self._manager = StructuredOutputManager(tokenizer, _width(model))
         self._model, self._tokenizer = model, tokenizer
 
     def compile(self, schema: dict[str, Any]) -> Any:

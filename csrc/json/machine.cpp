@@ -264,8 +264,8 @@ Action Machine::read(const ArrayStart& start, MemoryKind, uint8_t byte) {
   return {Action::kPush, first.state, waiting_item(start.array)};
 }
 
-uint32_t Machine::spaces_after_value(uint32_t spaces, const std::optional<Action>& end, uint32_t formulas) {
-  if (spaces != whitespace_.after_value() || !whitespace_.follows_last_values()) return spaces;
+uint32_t Machine::whitespace_after_value(uint32_t spaces, const std::optional<Action>& end, uint32_t formulas) const {
+  if (spaces != whitespace_.after_value() || !whitespace_.needs_end()) return spaces;
   if (!end) return Whitespace::kNone;
   // What else is tracked, the names that have come or other items may forbid the end.
   bool is_sure = lists_[formulas].size() == 1 && !allows_any_order() && !has_unique_items();
@@ -273,15 +273,17 @@ uint32_t Machine::spaces_after_value(uint32_t spaces, const std::optional<Action
 }
 
 Action Machine::read(const AfterItem& item, MemoryKind memory, uint8_t byte) {
-  std::optional<Action> end = pop_at_end(lists_[item.array]);
-  if (std::optional<uint32_t> spaces = whitespace_.after(spaces_after_value(item.spaces, end, item.array), byte)) {
-    return replace(add(AfterItem{item.array, *spaces}, memory));
+  if (byte == ',') {
+    bool may_go_on = whitespace_.may_separate(item.spaces) && arrays_.item_plan(item.array).is_live;
+    if (!whitespace_.may_end(item.spaces) || !may_go_on) return {};
+    State value = add(BeforeValue{arrays_.item_plan(item.array).children, whitespace_.after_comma()});
+    return {Action::kPush, value, waiting_item(item.array)};
   }
-  if (!whitespace_.may_end(item.spaces)) return {};
-  if (byte == ']') return end.value_or(Action{});
-  if (byte != ',' || !whitespace_.may_separate(item.spaces) || !arrays_.item_plan(item.array).is_live) return {};
-  State value = add(BeforeValue{arrays_.item_plan(item.array).children, whitespace_.after_comma()});
-  return {Action::kPush, value, waiting_item(item.array)};
+  if (byte != ']' && !is_space(byte)) return {};
+  std::optional<Action> end = pop_at_end(lists_[item.array]);
+  if (byte == ']') return whitespace_.may_end(item.spaces) ? end.value_or(Action{}) : Action{};
+  std::optional<uint32_t> more = whitespace_.after(whitespace_after_value(item.spaces, end, item.array), byte);
+  return more ? replace(add(AfterItem{item.array, *more}, memory)) : Action{};
 }
 
 }  // namespace structout::json

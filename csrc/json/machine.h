@@ -169,9 +169,9 @@ class Machine {
   std::optional<uint32_t> texts_after(uint32_t texts, uint8_t byte);
   std::optional<uint32_t> verdicts_of_texts(uint32_t texts);  // if these may end here
   Numbers expanded(uint32_t children, Type type);
-  // The state of the whitespace that may follow a value, where the object or the array may
-  // end so.
-  uint32_t spaces_after_value(uint32_t spaces, const std::optional<Action>& end, uint32_t formulas);
+  // The state of the whitespace that may follow a member or an item. `spaces`: what has
+  // come; `end`: of the object or the array; `formulas`: the list of what it asks.
+  uint32_t whitespace_after_value(uint32_t spaces, const std::optional<Action>& end, uint32_t formulas) const;
 
   Action replace(State state) const { return {Action::kReplace, state}; }
 

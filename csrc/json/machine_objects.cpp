@@ -96,16 +96,17 @@ Action Machine::read(const AfterKey& key, MemoryKind memory, uint8_t byte) {
 
 Action Machine::read(const AfterMember& member, MemoryKind memory, uint8_t byte) {
   const Object& object = objects_.prepared(member.object);
-  std::optional<Action> end = end_of_object(object);
-  uint32_t spaces = spaces_after_value(member.spaces, end, object.formulas);
-  if (std::optional<uint32_t> more = whitespace_.after(spaces, byte)) {
-    return replace(add(AfterMember{member.object, *more}, memory));
+  if (byte == ',') {
+    bool may_go_on = whitespace_.may_separate(member.spaces) && (object.allows_free || object.allows_names());
+    if (!whitespace_.may_end(member.spaces) || !may_go_on) return {};
+    return replace(add(BeforeKey{member.object, whitespace_.after_comma()}, memory));
   }
-  if (!whitespace_.may_end(member.spaces)) return {};
-  if (byte == '}') return end.value_or(Action{});
-  bool may_go_on = object.allows_free || object.allows_names();
-  if (byte != ',' || !whitespace_.may_separate(member.spaces) || !may_go_on) return {};
-  return replace(add(BeforeKey{member.object, whitespace_.after_comma()}, memory));
+  if (byte != '}' && !is_space(byte)) return {};
+  std::optional<Action> end = end_of_object(object);
+  if (byte == '}') return whitespace_.may_end(member.spaces) ? end.value_or(Action{}) : Action{};
+  uint32_t spaces = whitespace_after_value(member.spaces, end, object.formulas);
+  std::optional<uint32_t> more = whitespace_.after(spaces, byte);
+  return more ? replace(add(AfterMember{member.object, *more}, memory)) : Action{};
 }
 
 State Machine::waiting_member(uint32_t object, uint32_t key) {

@@ -329,7 +329,7 @@ std::string Position::key_within(const Frame& item) const {
     depends_on_text = depends_on_text || (has_used && (!is_item || rivals_of(*frame).size() > 0));
   }
   std::string text = text_since(item.memory->begin);
-  text.erase(0, std::min(text.find_first_not_of(" \t\n\r"), text.size()));  // known values have no spaces in front
+  text.erase(text.begin(), std::find_if_not(text.begin(), text.end(), is_space));  // known values have none in front
   if (!depends_on_text) depends_on_text = machine_->counts().may_be_scarce(item.state, text);
   return depends_on_text ? key + text : key;
 }

@@ -24,7 +24,7 @@ enum class WhitespaceRule : uint8_t {
 struct WhitespaceForm {
   WhitespaceRule rule = WhitespaceRule::kIndented;
   std::optional<uint32_t> max_length;  // of kAny: characters in a row
-  // Allows what it accepts, and nothing, in place of both.
+  // Allows what it accepts, and nothing, in place of the rule.
   std::optional<engine::Automaton> pattern;
 };
 
@@ -49,8 +49,8 @@ class Whitespace {
   // the whitespace is its end.
   uint32_t before_end() const { return before_end_; }
 
-  // Whether the rule puts whitespace after a value only if the object or the array ends.
-  bool follows_last_values() const { return before_end_ != after_value(); }
+  // Whether whitespace may follow a value only where the object or the array may end.
+  bool needs_end() const { return before_end_ != after_value(); }
 
   // Nothing if the byte may not come.
   std::optional<uint32_t> after(uint32_t state, uint8_t byte) const;

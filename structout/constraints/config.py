@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 
 from structout.constraints.limits import Limits
 
+# The most spaces or tabs after a line feed with max_whitespace="indent". The native
+# engine has them in csrc/json/whitespace.cpp.
+MAX_INDENTATION, MAX_TABS = 32, 8
 KEY_ORDERS = ("declared", "any")
 FORMAT_RULES = ("annotate", "strict")
 

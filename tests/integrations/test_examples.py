@@ -4,7 +4,6 @@ import asyncio
 import http.client
 import json
 import re
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +11,7 @@ import jsonschema
 import openai
 import pytest
 
-from support.example_scripts import EXAMPLES, load_example
+from support.example_scripts import EXAMPLES, load_example, serving
 from support.openai_client import MESSAGES, NAMED, SCHEMA, TOOLS, ChatTests, chat_client
 
 
@@ -61,19 +60,9 @@ def test_tool_loop_is_25_lines():
 @pytest.fixture(scope="module")
 def server(parts):
     """The port and the manager of a server on this machine."""
-    import uvicorn
-
     app = load_example("openai_server").create_app(*parts, num_blocks=64)
-    running = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
-    thread = threading.Thread(target=running.run)
-    thread.start()
-    while not running.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
-    yield running.servers[0].sockets[0].getsockname()[1], app.state.manager
-    running.should_exit = True
-    thread.join(20)
-    assert not thread.is_alive()
+    with serving(app) as port:
+        yield port, app.state.manager
 
 
 def post(port, **body):

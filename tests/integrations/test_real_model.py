@@ -6,11 +6,8 @@ loops. Prompts are such that the logits of the two likeliest tokens never lie cl
 
 import dataclasses
 import json
-import threading
-import time
 
 import pytest
-import uvicorn
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from structout import StructuredOutputManager, StructuredOutputsParams
@@ -21,7 +18,7 @@ from structout.integrations.transformers import (
     stream,
     structured_batching,
 )
-from support.example_scripts import load_example
+from support.example_scripts import load_example, serving
 from support.openai_client import chat_client
 
 
@@ -133,19 +130,9 @@ def test_demo_shows_an_order_with_structout_and_without(demo, capsys, monkeypatc
 
 @pytest.fixture(scope="module")
 def chat(demo):
-    example = load_example("openai_server")
-    app = example.create_app(*demo, temperature=0.0, num_blocks=256)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.05)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    with chat_client(f"http://127.0.0.1:{port}") as chat:
+    app = load_example("openai_server").create_app(*demo, temperature=0.0, num_blocks=256)
+    with serving(app) as port, chat_client(f"http://127.0.0.1:{port}") as chat:
         yield chat
-    server.should_exit = True
-    thread.join()
 
 
 def test_server_reads_a_person_right_whole_and_in_a_stream(chat):

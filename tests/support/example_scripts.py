@@ -1,7 +1,14 @@
-"""The scripts of examples/ as modules."""
+"""The scripts of examples/ as modules, and their server while it runs."""
 
 import importlib.util
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
+
+import uvicorn
 
 from support.locations import ROOT
 
@@ -16,3 +23,18 @@ def load_example(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@contextmanager
+def serving(app: Any) -> Iterator[int]:
+    """Serve an application on this machine. Return its port."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    yield server.servers[0].sockets[0].getsockname()[1]
+    server.should_exit = True
+    thread.join(20)
+    assert not thread.is_alive()

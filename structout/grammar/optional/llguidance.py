@@ -8,7 +8,7 @@ import torch
 from llguidance import LLMatcher, LLTokenizer, regex_to_lark
 
 from structout.constraints import exact_json
-from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.config import MAX_INDENTATION, MAX_TABS, StructuredOutputsConfig
 from structout.constraints.params import Constraint, StructuredOutputOptions
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.forced_tokens import CanonicalTokenizer
@@ -111,7 +111,8 @@ class LlguidanceBackend(StructuredOutputBackend):
         if not any_whitespace:
             self._options = _COMPACT_JSON
         elif max_whitespace == "indent":
-            self._options = {"whitespace_pattern": r" ?|\n( {0,32}|\t{1,8})"}
+            indentation = rf" {{0,{MAX_INDENTATION}}}|\t{{1,{MAX_TABS}}}"
+            self._options = {"whitespace_pattern": rf" ?|\n({indentation})"}
         elif max_whitespace is not None:
             self._options = {"whitespace_pattern": f"{_JSON_WHITESPACE}{{0,{max_whitespace}}}"}
         self._tokenizer = LLTokenizer(_Tokenizer(vocabulary), eos_token=list(vocabulary.stop_token_ids))

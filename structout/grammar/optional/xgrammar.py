@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import xgrammar
 
-from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.config import MAX_INDENTATION, StructuredOutputsConfig
 from structout.constraints.params import Constraint, StructuredOutputOptions
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.forced_tokens import CanonicalTokenizer
@@ -67,7 +67,7 @@ class XgrammarBackend(StructuredOutputBackend):
         canonical_tokenizer: needed for ``compute_ff_tokens`` of the grammars.
         any_whitespace: as in :class:`structout.StructuredOutputsConfig`.
         max_whitespace: as in :class:`structout.StructuredOutputsConfig`. "indent"
-            allows any 33 characters, the nearest that the engine has.
+            allows any characters, as many as a line feed and its indentation have.
         cache_bytes: size limit of xgrammar's own cache of compiled grammars.
     """
 
@@ -82,9 +82,11 @@ class XgrammarBackend(StructuredOutputBackend):
     ):
         super().__init__(vocabulary)
         self._canonical_tokenizer = canonical_tokenizer
+        if max_whitespace == "indent":
+            max_whitespace = 1 + MAX_INDENTATION
         self._whitespace = {
             "any_whitespace": any_whitespace,
-            "max_whitespace_cnt": (33 if max_whitespace == "indent" else max_whitespace) if any_whitespace else None,
+            "max_whitespace_cnt": max_whitespace if any_whitespace else None,
         }
         tokenizer_info = xgrammar.TokenizerInfo(
             list(vocabulary.token_bytes),

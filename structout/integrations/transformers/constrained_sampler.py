@@ -92,27 +92,35 @@ class ConstrainedSampler:
             raise DeadEndError(constrained[request_id], reason)
         return masks
 
-    def stops_after(self, rows: Sequence[Row]) -> dict[str, Stop]:
-        """The stop tokens of the rows whose texts may end. A dead end is none."""
-        constrained = [row.request_id for row in rows if row.request_id is not None]
-        return self.stops(self._manager.grammar_bitmask(constrained)) if constrained else {}
+    def stops_after(self, rows: Sequence[Row]) -> list[Stop | None]:
+        """For each row the stop token that may follow its text. A dead end has none."""
+        return self.stops(rows, self._manager.grammar_bitmask([row.request_id for row in rows if row.request_id]))
 
-    def stops(self, masks: MaskBatch) -> dict[str, Stop]:
-        """The stop tokens of the requests whose texts may end, among those of these
-        masks."""
-        found = {}
-        bitmask, row_ranges = masks.bitmask.view(np.uint32), pairwise(masks.row_indptr.tolist())
-        for request_id, (first, end) in zip(masks.request_ids, row_ranges, strict=True):
-            allowed = [] if first == end else self._stops_in(bitmask[first])
-            if allowed:
-                others = bitmask[first].copy()
-                for stop in allowed:
-                    others[stop >> 5] ^= np.uint32(1 << (stop & 31))
-                found[request_id] = Stop(allowed[0], not others.any())
-        return found
+    def stops(self, rows: Sequence[Row], masks: MaskBatch) -> list[Stop | None]:
+        """For each row the stop token that its mask allows: None if the text may not
+        end here, or is free.
 
-    def _stops_in(self, mask: npt.NDArray[np.uint32]) -> list[int]:
-        return [stop for stop in self._manager.vocabulary.stop_token_ids if mask[stop >> 5] >> (stop & 31) & 1]
+        Args:
+            rows: the rows.
+            masks: as :meth:`fill` has filled them for these rows.
+        """
+        ranges: dict[str | None, tuple[int, int]] = dict(
+            zip(masks.request_ids, pairwise(masks.row_indptr.tolist()), strict=True)
+        )
+        bitmask = masks.bitmask.view(np.uint32)
+        return [self._stop_in(bitmask[slice(*ranges.get(row.request_id, (0, 0)))]) for row in rows]
+
+    def _stop_in(self, masks: npt.NDArray[np.uint32]) -> Stop | None:
+        """``masks``: the rows of one text, its next token's first; none if it is
+        free."""
+        stop_tokens = self._manager.vocabulary.stop_token_ids
+        allowed = [stop for stop in stop_tokens if len(masks) and masks[0, stop >> 5] >> (stop & 31) & 1]
+        if not allowed:
+            return None
+        others = masks[0].copy()
+        for stop in allowed:
+            others[stop >> 5] ^= np.uint32(1 << (stop & 31))
+        return Stop(allowed[0], not others.any())
 
     def draw(self, logits: torch.Tensor, rows: Sequence[Row], masks: MaskBatch) -> list[list[int]]:
         """Draw the next token of each row, and the token after each of its drafts.

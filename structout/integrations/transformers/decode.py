@@ -209,9 +209,7 @@ class DecodingLoop:
         stop token the model is not asked."""
         rows = [text.row for text in self._texts if text.is_live]
         masks = self._sampler.fill(rows)
-        stops = self._sampler.stops(masks)
-        for row in rows:
-            stop = stops.get(row.request_id) if row.request_id is not None else None
+        for row, stop in zip(rows, self._sampler.stops(rows, masks), strict=True):
             if stop is not None and stop.is_forced:
                 self._texts[row.index].append([stop.token], self._sampler.accept)
         return masks
@@ -284,8 +282,6 @@ def mark_complete(texts: Sequence[Text], sampler: ConstrainedSampler) -> None:
     """Find out which of the texts that were not terminated are whole, and which were
     cut off."""
     rows = [text.row for text in texts if not text.is_terminated]
-    stops = sampler.stops_after(rows)
-    for row in rows:
-        stop = stops.get(row.request_id) if row.request_id is not None else None
+    for row, stop in zip(rows, sampler.stops_after(rows), strict=True):
         texts[row.index].is_complete = stop is not None
         texts[row.index].is_cut = stop is None or not stop.is_forced

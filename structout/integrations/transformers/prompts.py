@@ -79,6 +79,7 @@ def chat_text(tokenizer: Any, messages: Any, params: StructuredOutputsParams | N
                 "into the system message",
                 stacklevel=4,
             )
+            return text
     return render(messages if params is None or not describe else _described(messages, params))
 
 
@@ -88,9 +89,9 @@ def _described(messages: Sequence[Mapping[str, Any]], params: StructuredOutputsP
     if messages[0].get("role") != "system":
         return [{"role": "system", "content": description}, *messages]
     content = messages[0]["content"]
-    more = f"\n\n{description}"
-    told = content + more if isinstance(content, str) else [*content, {"type": "text", "text": more}]
-    return [{**messages[0], "content": told}, *messages[1:]]
+    added = f"\n\n{description}"
+    content = content + added if isinstance(content, str) else [*content, {"type": "text", "text": added}]
+    return [{**messages[0], "content": content}, *messages[1:]]
 
 
 def description_of(params: StructuredOutputsParams) -> str:

@@ -304,9 +304,9 @@ WITHOUT_TOOLS = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor
 def test_generate_whose_chat_template_ignores_tools_warns_and_describes_them_if_asked(parts, monkeypatch):
     with pytest.warns(UserWarning, match="chat template ignores tools.* describe=True puts them"):
         assert prompt_of(parts, monkeypatch, WITHOUT_TOOLS, tools=[Item]) == "user: Hi\n"
-    told = prompt_of(parts, monkeypatch, WITHOUT_TOOLS, tools=[Item], describe=True)
+    prompt = prompt_of(parts, monkeypatch, WITHOUT_TOOLS, tools=[Item], describe=True)
     assert re.fullmatch(
-        r"system: You can call these tools:\n\{\"name\": \"Item\".*<tool_call>.*\nuser: Hi\n", told, re.S
+        r"system: You can call these tools:\n\{\"name\": \"Item\".*<tool_call>.*\nuser: Hi\n", prompt, re.S
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -316,17 +316,17 @@ def test_generate_whose_chat_template_ignores_tools_warns_and_describes_them_if_
 
 
 @pytest.mark.parametrize(
-    ("constraint", "told"),
+    ("constraint", "description"),
     [
         ({"json": {"enum": ["é", 1]}}, 'Answer with JSON that matches this schema:\n{"enum": ["é", 1]}'),
         ({"choice": ["yes", "no"]}, 'Answer with one of these: "yes", "no"'),
         ({"params": StructuredOutputsParams(json_object=True)}, "Answer with a JSON object."),
     ],
 )
-def test_generate_describes_the_constraint_after_the_system_message(parts, monkeypatch, constraint, told):
+def test_generate_describes_the_constraint_after_the_system_message(parts, monkeypatch, constraint, description):
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
     prompt = prompt_of(parts, monkeypatch, WITHOUT_TOOLS, messages=messages, describe=True, **constraint)
-    assert prompt == f"system: Be brief.\n\n{told}\nuser: Hi\n"
+    assert prompt == f"system: Be brief.\n\n{description}\nuser: Hi\n"
 
 
 def test_generate_describes_after_the_parts_of_a_system_message(parts, monkeypatch):

@@ -186,8 +186,8 @@ def test_text_has_the_right_values(expected, name):
 
 
 def test_no_token_is_drawn_by_a_rounding_error(expected):
-    """Of two tokens that are as likely another order of sums may choose another one,
-    and the texts that other tests compare would differ."""
+    """The likeliest token always leads by 0.05 nats, so that sums in another order
+    choose it, too, and texts can be compared."""
     for name, output in expected.items():
         for drawn, step in zip(output.outputs[0].token_ids, output.outputs[0].logprobs, strict=True):
             others = max((entry.logprob for token, entry in step.items() if token != drawn), default=-math.inf)
