@@ -1,6 +1,7 @@
 // Feeds JSON Schema with the schemas of a file, one a line, and with damaged copies of
 // them, and reads texts that follow the masks or do not. Built with sanitizers. Prints
 // how many schemas compiled, and how many did not.
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -130,8 +131,9 @@ int main(int, char** arguments) {
     std::string schema = corpus[below(corpus.size())];
     if (i % 3 != 0) schema = damaged(std::move(schema));
     json::TextForm form;
-    form.whitespace.is_any = below(3) > 0;
-    if (below(2) == 0) form.whitespace.max_length.reset();
+    form.whitespace.rule = std::array{json::WhitespaceRule::kIndented, json::WhitespaceRule::kCompact,
+                                      json::WhitespaceRule::kAny}[below(3)];
+    if (below(2) == 0) form.whitespace.max_length = 2;
     if (below(2) == 0) form.key_order = json::KeyOrderRule::kDeclared;
     try {
       auto index =

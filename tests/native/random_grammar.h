@@ -120,7 +120,7 @@ inline Languages schemas(const std::shared_ptr<const engine::VocabularyTrie>& to
   for (const std::string& schema : kSchemas) {
     json::TextForm form;
     if (below(2) == 0) form.key_order = json::KeyOrderRule::kDeclared;
-    if (below(2) == 0) form.whitespace.is_any = false;
+    if (below(2) == 0) form.whitespace.rule = json::WhitespaceRule::kCompact;
     size_t max_growth = below(2) == 0 ? 1 : json::SchemaIndex::kMaxGrowth;
     languages.push_back(
         std::make_shared<json::SchemaIndex>(schema, json::SchemaOptions(), form, engine::Limits(), tokens, max_growth));

@@ -130,7 +130,7 @@ int main(int, char** arguments) {
   tokens.push_back("");
   auto vocabulary = std::make_shared<const engine::VocabularyTrie>(tokens);
   json::TextForm form;
-  form.whitespace.max_length.reset();
+  form.whitespace.rule = json::WhitespaceRule::kAny;
   if (std::atoi(arguments[4]) != 0) form.key_order = json::KeyOrderRule::kDeclared;
   std::ifstream file(arguments[2]);
   int number = -1, total = 0;
