@@ -43,6 +43,11 @@ class Document {
   // if there is none.
   const Value& target(const Value& schema, std::string_view keyword, const std::string& reference, Scope scope) const;
 
+  // The schema that "$ref" leads to, or null.
+  const Value* referred(const Value& schema, const std::string& reference) const {
+    return find_target(schema, reference).schema;
+  }
+
   // The dynamic scope of a schema that is reached in another scope.
   Scope entered(Scope scope, const Value& schema);
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 namespace structout::json {
@@ -37,19 +38,17 @@ const std::unordered_map<std::string_view, int> kLastDraft = {
     {"disallow", 3}, {"divisibleBy", 3}, {"extends", 3}, {"$recursiveAnchor", 2019}, {"$recursiveRef", 2019},
 };
 
-enum class Holds { kSchemas, kNamedSchemas };
-
-const std::unordered_map<std::string_view, Holds> kHolds = [] {
-  std::unordered_map<std::string_view, Holds> all;
+const std::unordered_map<std::string_view, Held> kHolds = [] {
+  std::unordered_map<std::string_view, Held> all;
   for (std::string_view keyword :
        {"additionalItems", "additionalProperties", "allOf", "anyOf", "contains", "contentSchema", "disallow", "else",
         "extends", "if", "items", "not", "oneOf", "prefixItems", "propertyNames", "then", "type", "unevaluatedItems",
         "unevaluatedProperties"}) {
-    all[keyword] = Holds::kSchemas;
+    all[keyword] = Held::kSchemas;
   }
   for (std::string_view keyword :
        {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}) {
-    all[keyword] = Holds::kNamedSchemas;
+    all[keyword] = Held::kNamedSchemas;
   }
   return all;
 }();
@@ -108,15 +107,27 @@ std::string vocabulary_prefix(int draft) {
                        : "https://json-schema.org/draft/2020-12/vocab/";
 }
 
+bool is_annotation(std::string_view keyword) {
+  static const std::unordered_set<std::string_view> kAnnotations = {
+      "$comment", "$defs",       "default",  "definitions", "deprecated",
+      "examples", "description", "readOnly", "title",       "writeOnly"};
+  return kAnnotations.count(keyword) > 0;
+}
+
+Held held_by(std::string_view keyword, int draft) {
+  auto held = kHolds.find(keyword);
+  return held == kHolds.end() || !draft_has_keyword(draft, keyword) ? Held::kNothing : held->second;
+}
+
 std::vector<const Value*> subschemas(const Value& schema, int draft) {
   std::vector<const Value*> found;
   if (!schema.is_object()) return found;
   for (size_t i = 0; i < schema.items.size(); ++i) {
     const Value& value = schema.items[i];
     if (!value.is_object() && !value.is_array()) continue;
-    auto held = kHolds.find(schema.names[i]);
-    if (held == kHolds.end() || !draft_has_keyword(draft, schema.names[i])) continue;
-    bool is_named = held->second == Holds::kNamedSchemas;
+    Held held = held_by(schema.names[i], draft);
+    if (held == Held::kNothing) continue;
+    bool is_named = held == Held::kNamedSchemas;
     if (is_named && value.is_array()) continue;
     if (is_named || value.is_array()) {
       for (const Value& each : value.items) found.push_back(&each);

@@ -29,6 +29,18 @@ Vocabulary vocabulary_of(std::string_view keyword, int draft);
 // Where the names of a draft's vocabularies begin.
 std::string vocabulary_prefix(int draft);
 
+// Whether a keyword asks nothing of a value, as `title` does, or `$defs`.
+bool is_annotation(std::string_view keyword);
+
+// What the value of a keyword holds.
+enum class Held : uint8_t {
+  kNothing,       // no schemas
+  kSchemas,       // a schema, or an array of schemas
+  kNamedSchemas,  // an object whose values are schemas
+};
+
+Held held_by(std::string_view keyword, int draft);
+
 // The schemas that stand in a schema of a draft, one level down.
 std::vector<const Value*> subschemas(const Value& schema, int draft);
 

@@ -65,6 +65,9 @@ class Liveness {
   // The same, or none if they are too many.
   std::optional<std::vector<Key>> some_free_keys(const std::vector<Formula>& sets, const KeyOrder& order);
 
+  // The free keys that have values if atoms kForKeys hold, as a formula on their texts.
+  Formula free_texts(const std::vector<Formula>& for_keys, const KeyOrder& order);
+
   // A formula that describes the keys for which `key` stands.
   Formula description(const Key& key, const std::vector<Formula>& sets, const KeyOrder& order);
 

@@ -64,6 +64,37 @@ std::optional<std::vector<Key>> Liveness::some_free_keys(const std::vector<Formu
   return keys;
 }
 
+// Of several sets of keys that ask the same, any may describe a key. Texts are divided only
+// by what asks for values that exclude one another, and first by what excludes most.
+Formula Liveness::free_texts(const std::vector<Formula>& for_keys, const KeyOrder& order) {
+  std::map<Formula, std::vector<Formula>> sets;  // by child
+  for (Formula atom : for_keys) sets[formulas_[atom].b].push_back(formulas_[atom].a);
+  std::vector<Formula> children, allowed;
+  for (const auto& [child, ignored] : sets) children.push_back(child);
+  if (!is_satisfiable(formulas_.conjunction(children))) {
+    std::map<Formula, size_t> num_excluded;
+    for (Formula child : children) {
+      auto excludes = [&](Formula other) { return !is_satisfiable(formulas_.conjunction({child, other})); };
+      num_excluded[child] = size_t(std::count_if(children.begin(), children.end(), excludes));
+    }
+    auto excludes_more = [&](Formula a, Formula b) { return num_excluded[a] > num_excluded[b]; };
+    std::stable_sort(children.begin(), children.end(), excludes_more);
+  }
+  std::function<void(size_t, Formula, Formula)> divide = [&](size_t next, Formula text, Formula asked) {
+    if (text == kNever || !texts_.is_live(texts_.start(TextKind::kString, text))) return;
+    if (!is_satisfiable(asked)) return;
+    Literals all(children.begin() + ptrdiff_t(next), children.end());
+    all.push_back(asked);
+    if (is_satisfiable(formulas_.conjunction(std::move(all)))) return allowed.push_back(text);
+    if (allowed.size() > kMaxFreeKeys) throw engine::LimitError("schema_key_sets", allowed.size(), kMaxFreeKeys);
+    Formula described = formulas_.disjunction(sets[children[next]]);
+    divide(next + 1, formulas_.conjunction({text, formulas_.negation(described)}), asked);
+    divide(next + 1, formulas_.conjunction({text, described}), formulas_.conjunction({asked, children[next]}));
+  };
+  divide(0, outside(order), kAlways);
+  return formulas_.disjunction(std::move(allowed));
+}
+
 bool Liveness::is_object_live(Formula object, const KeyOrder& order, const PastKeys& past) {
   if (object == kAlways || object == kNever) return object == kAlways;
   if (formulas_.op(object) == Op::kAmong) {
@@ -272,10 +303,7 @@ struct Liveness::ObjectSearch {
           std::any_of(witnesses.begin(), witnesses.end(), [&](const Witness& other) { return other.key.name == name; });
       if (!is_witness && is_possible(name) && is_satisfiable({name}) && ++count >= min_keys && are_named) return true;
     }
-    uint64_t num_free = 0;
-    for (const Key& key : free_keys()) {
-      if (is_satisfiable(key)) num_free += num_keys(key);
-    }
+    uint64_t num_free = num_free_keys();
     // Witnesses that are free keys are among these.
     count -= size_t(std::count_if(witnesses.begin(), witnesses.end(), is_free));
     return count + num_free >= min_keys;
@@ -285,10 +313,11 @@ struct Liveness::ObjectSearch {
   uint64_t num_possible_keys() {
     uint64_t count = 0;
     for (uint32_t name : order.names) count += is_possible(name) && is_satisfiable({name});
-    for (const Key& key : free_keys()) {
-      if (is_satisfiable(key)) count += num_keys(key);
-    }
-    return count;
+    return count + num_free_keys();
+  }
+
+  uint64_t num_free_keys() {
+    return liveness.texts_.count(liveness.texts_.start(TextKind::kString, liveness.free_texts(for_keys, order)));
   }
 
   // How many keys a free one stands for.

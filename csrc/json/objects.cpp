@@ -36,7 +36,7 @@ Numbers Objects::few_free_keys(const Numbers& objects, const KeyOrder& named) {
   for (Formula object : objects) {
     formulas_.visit_literals(object, [&](Formula atom, bool is_negated) {
       const FormulaNode& node = formulas_[atom];
-      if (node.op == Op::kMinKeys) asks_for_keys |= !is_negated;
+      if (node.op == Op::kMinKeys) asks_for_keys |= !is_negated && node.a > 1;  // for one, any key will do
       if (node.op != Op::kForKeys) return;
       asks_for_keys |= is_negated;
       if (std::find(sets.begin(), sets.end(), node.a) == sets.end()) sets.push_back(node.a);
@@ -259,24 +259,24 @@ const Plan& Objects::plan(uint32_t number, uint32_t key_number) {
   return key_plans_.emplace(std::pair(number, key_number), std::move(plan)).first->second;
 }
 
+// Whether the number of keys and the order leave room for a key.
+bool Objects::has_room(const Object& object, const Key& key) const {
+  if (!object.is_kept) return true;
+  const Shape& shape = shapes_[object.shape];
+  const KeyOrder& order = this->order(object).order;
+  auto position = uint32_t(key.is_free() ? order.names.size() : order.positions.at(key.name));
+  if (object.max_keys == 0) return false;
+  if (is_guarded(object)) return true;
+  if (!key.is_free() && position < object.next) return false;
+  auto missing = std::lower_bound(shape.required.begin(), shape.required.end(), object.next);
+  if (missing != shape.required.end() && *missing < position) return false;  // it would be left out
+  bool is_missing = missing != shape.required.end() && *missing == position;
+  auto num_others = size_t(shape.required.end() - missing) - is_missing;
+  return num_others <= object.max_keys - 1;
+}
+
 bool Objects::may_come(uint32_t number, uint32_t key_number) {
-  const Object object = objects_[number];
-  if (object.is_kept) {
-    const Key key = keys_[key_number];
-    const Shape& shape = shapes_[object.shape];
-    const KeyOrder& order = this->order(object).order;
-    auto position = uint32_t(key.is_free() ? order.names.size() : order.positions.at(key.name));
-    if (object.max_keys == 0) return false;
-    if (!is_guarded(object)) {
-      if (!key.is_free() && position < object.next) return false;
-      auto missing = std::lower_bound(shape.required.begin(), shape.required.end(), object.next);
-      if (missing != shape.required.end() && *missing < position) return false;  // it would be left out
-      bool is_missing = missing != shape.required.end() && *missing == position;
-      auto num_others = size_t(shape.required.end() - missing) - is_missing;
-      if (num_others > object.max_keys - 1) return false;
-    }
-  }
-  return plan(number, key_number).is_live;
+  return has_room(objects_[number], keys_[key_number]) && plan(number, key_number).is_live;
 }
 
 std::optional<uint32_t> Objects::after(uint32_t number, uint32_t key_number, const std::vector<bool>& verdicts) {
@@ -327,6 +327,22 @@ const std::vector<Objects::FreeKey>& Objects::free_keys(uint32_t order_number, c
   return free_keys_.emplace(std::pair(order_number, sets), std::move(keys)).first->second;
 }
 
+// The free keys that may come, as a formula on their texts.
+Formula Objects::free_texts(uint32_t number, const Numbers& sets) {
+  const Object object = objects_[number];
+  if (object.is_kept && !changes_rest(object, Key())) {
+    if (!has_room(object, Key())) return kNever;
+    Shape& shape = shapes_[object.shape];
+    if (!shape.free_texts) shape.free_texts = liveness_.free_texts(shape.for_keys, this->order(object).order);
+    return *shape.free_texts;
+  }
+  std::vector<Formula> allowed;
+  for (const FreeKey& free : free_keys(shapes_[object.shape].order, sets)) {
+    if (may_come(number, free.key)) allowed.push_back(free.description);
+  }
+  return formulas_.disjunction(std::move(allowed));
+}
+
 const Object& Objects::prepared(uint32_t number) {
   if (objects_[number].is_prepared) return objects_[number];
   const Object given = objects_[number];
@@ -346,15 +362,12 @@ const Object& Objects::prepared(uint32_t number) {
   for (Formula formula : Numbers(lists_[given.formulas])) {
     for (Formula atom : formulas_.atoms(formula)) add_set(atom);
   }
-  std::vector<Formula> described;
-  for (const FreeKey& free : free_keys(shapes_[given.shape].order, sets)) {
-    if (may_come(number, free.key)) described.push_back(free.description);
-  }
-  Numbers free = {texts_.start(TextKind::kString, formulas_.disjunction(described))};
+  Formula allowed = free_texts(number, sets);
+  Numbers free = {texts_.start(TextKind::kString, allowed)};
   for (Formula set : sets) free.push_back(texts_.start(TextKind::kString, set));
   Object& object = objects_[number];
   object.num_allowed_before = std::move(num_allowed_before);
-  object.allows_free = !described.empty();
+  object.allows_free = allowed != kNever;
   object.free = lists_.number_of(free);
   object.sets = std::move(sets);
   object.is_prepared = true;

@@ -148,6 +148,7 @@ class Objects {
     std::vector<bool> is_required;                                // by position in the order
     std::vector<uint32_t> required;                               // positions, increasing
     std::unordered_map<uint32_t, Plan> plans;                     // by key
+    std::optional<Formula> free_texts = std::nullopt;             // if they are known
   };
 
   // A free key, and the formula of the keys for which it stands.
@@ -168,7 +169,9 @@ class Objects {
   // number of keys.
   bool changes_rest(const Object& object, const Key& key);
   Formula with_shape(const Object& object, Formula rest, const Key* key = nullptr);
+  bool has_room(const Object& object, const Key& key) const;
   bool may_come(uint32_t object, uint32_t key);
+  Formula free_texts(uint32_t object, const Numbers& sets);
   const Plan& shape_plan(uint32_t shape, uint32_t key);
 
   Schema& schema_;

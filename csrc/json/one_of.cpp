@@ -57,6 +57,24 @@ std::optional<uint32_t> discriminator(const Branch& a, const Branch& b) {
   return std::nullopt;
 }
 
+// A name that tells each of some branches from all others, if it is there.
+std::optional<uint32_t> discriminator(const std::vector<const Branch*>& branches) {
+  for (const auto& [name, values] : branches[0]->keys) {
+    Scalars all;
+    for (const Branch* branch : branches) {
+      auto found = branch->keys.find(name);
+      if (found == branch->keys.end()) break;
+      Scalars own = found->second;
+      own.erase(std::unique(own.begin(), own.end()), own.end());
+      all.insert(all.end(), own.begin(), own.end());
+      if (branch != branches.back()) continue;
+      std::sort(all.begin(), all.end());
+      if (std::adjacent_find(all.begin(), all.end()) == all.end()) return name;
+    }
+  }
+  return std::nullopt;
+}
+
 bool requires_key(const Branch& branch, uint32_t name) {
   return std::find(branch.required.begin(), branch.required.end(), name) != branch.required.end();
 }
@@ -121,11 +139,30 @@ Formula Schema::exactly_one(const Value& schemas, Type type) {
         group_of[find_group(i)] = find_group(j);
     }
   }
-  std::map<size_t, std::vector<Formula>> groups;
-  for (size_t i = 0; i < branches.size(); ++i) groups[find_group(i)].push_back(branches[i].formula);
+  std::map<size_t, std::vector<const Branch*>> groups;
+  for (size_t i = 0; i < branches.size(); ++i) groups[find_group(i)].push_back(&branches[i]);
   std::vector<Formula> any;
-  for (auto& [first, formulas] : groups) any.push_back(formulas_.exactly_one(std::move(formulas)));
+  for (const auto& [first, group] : groups) {
+    std::vector<Formula> with_key, without_key;
+    for (const Branch* branch : group) with_key.push_back(branch->formula);
+    std::optional<uint32_t> name = group.size() > 1 ? discriminator(group) : std::nullopt;
+    if (!name) {
+      any.push_back(formulas_.exactly_one(std::move(with_key)));
+      continue;
+    }
+    for (Formula formula : with_key) without_key.push_back(without_name(formula, *name));
+    any.push_back(both(required(*name), any_of(with_key)));
+    any.push_back(both(no(required(*name)), formulas_.exactly_one(std::move(without_key))));
+  }
   return any_of(any);
+}
+
+Formula Schema::without_name(Formula object, uint32_t name) {
+  return formulas_.substitute(object, [&](Formula atom) {
+    const FormulaNode& node = formulas_[atom];
+    if (node.op == Op::kRequired && node.a == name) return kNever;
+    return node.op == Op::kForName && node.a == name ? kAlways : atom;
+  });
 }
 
 }  // namespace structout::json

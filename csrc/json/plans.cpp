@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <map>
+#include <unordered_map>
 
 namespace structout::json {
 
 namespace {
 
 constexpr size_t kMaxTracked = 400;    // verdicts beside the goal
-constexpr size_t kMaxVerdicts = 1024;  // of one value
+constexpr size_t kMaxVerdicts = 1024;  // on one value, that leave different formulas
 
 }  // namespace
 
@@ -43,8 +44,7 @@ class Planner::PlanMaker {
         std::remove_if(tracked.begin(), tracked.end(), [this](Formula child) { return is_irrelevant(child); }),
         tracked.end());
     if (tracked.size() > kMaxTracked) throw engine::LimitError("schema_children", tracked.size(), kMaxTracked);
-    find_possible(0, goal, after_[0]);
-    if (excludes_any_) goal = formulas_.disjunction(possible_);
+    goal = formulas_.conjunction({goal, values_before(after_[0])});
     if (!planner_.liveness_.is_satisfiable(goal)) return plan_;
     plan_.is_live = true;
     Numbers list = {goal};
@@ -57,17 +57,31 @@ class Planner::PlanMaker {
   // How a child occurs in the formula that must stay live. One without a sign does not.
   static constexpr int kPositive = 1, kNegative = 2, kMixed = kPositive | kNegative;
 
+  Formula undecided(Formula child) { return formulas_.atom(Op::kUndecided, child); }
+
   Formula with(Formula formula, Formula child, bool value) {
-    return formulas_.assign(formula, formulas_.atom(Op::kUndecided, child), value);
+    return formulas_.assign(formula, undecided(child), value);
   }
 
-  // The formula if each child with one sign has the truth that makes it harder to go on.
+  // A formula that implies the given one, whatever holds for the value.
   Formula worst(Formula formula) {
-    return formulas_.substitute(formula, [&](Formula atom) {
-      const FormulaNode& node = formulas_[atom];
-      if (node.op != Op::kUndecided || signs_[node.a] == kMixed) return atom;
-      return signs_[node.a] == kNegative ? kAlways : kNever;
-    });
+    const FormulaNode node = formulas_[formula];
+    auto speaks_of_value = [this](Formula part) { return formulas_.op(part) == Op::kUndecided; };
+    switch (node.op) {
+      case Op::kAnd:
+      case Op::kOr: {
+        std::vector<Formula> operands = formulas_.operands(formula);
+        for (Formula& operand : operands) operand = worst(operand);
+        return node.op == Op::kAnd ? formulas_.conjunction(std::move(operands))
+                                   : formulas_.disjunction(std::move(operands));
+      }
+      case Op::kOne: {
+        const std::vector<Formula>& atoms = formulas_.atoms(formula);
+        return std::any_of(atoms.begin(), atoms.end(), speaks_of_value) ? kNever : formula;
+      }
+      default:
+        return speaks_of_value(node.op == Op::kNot ? node.a : formula) ? kNever : formula;
+    }
   }
 
   // Tells the children that are decided from those that are tracked, and returns what is
@@ -76,7 +90,7 @@ class Planner::PlanMaker {
     bool is_worst_live = context_.is_live(worst(after_[0]));
     auto is_live_with = [&](Formula child, bool value) {
       int sign = signs_[child];
-      bool is_known = sign == 0 || (sign != kMixed && is_worst_live) || sign == (value ? kPositive : kNegative);
+      bool is_known = is_worst_live || sign == 0 || sign == (value ? kPositive : kNegative);
       return is_known || context_.is_live(with(after_[0], child, value));
     };
     std::vector<Formula> goal;
@@ -97,32 +111,47 @@ class Planner::PlanMaker {
                        [&](Formula formula) { return with(formula, child, true) == with(formula, child, false); });
   }
 
-  // Finds the verdicts with which the formula around the value can go on: `value` says
-  // those of the children before the next one, `rest` is the formula with them.
-  void find_possible(size_t next, Formula value, Formula rest) {
-    if (!context_.is_live(rest)) {
-      excludes_any_ = true;
-      return;
+  // The values before `rest` that leave it live: a formula on the children that it
+  // mentions. Equal rests have equal values, so that conditions that do not depend on each
+  // other are looked at one by one (binary decision diagrams; Bryant 1986).
+  Formula values_before(Formula rest) {
+    auto known = values_before_.find(rest);
+    if (known != values_before_.end()) return known->second;
+    if (values_before_.size() == kMaxVerdicts) {
+      throw engine::LimitError("schema_verdicts", values_before_.size() + 1, kMaxVerdicts);
     }
-    bool is_mixed = std::any_of(plan_.tracked.begin() + ptrdiff_t(next), plan_.tracked.end(),
-                                [this](Formula child) { return signs_[child] == kMixed; });
-    bool is_any_possible = next == plan_.tracked.size() || (!is_mixed && context_.is_live(worst(rest)));
-    if (is_any_possible) {
-      possible_.push_back(value);
-      if (possible_.size() > kMaxVerdicts) throw engine::LimitError("schema_verdicts", possible_.size(), kMaxVerdicts);
-      return;
-    }
-    Formula child = plan_.tracked[next];
-    for (bool holds : {true, false}) {
-      // With one sign, what is possible with the harder truth is possible with the other.
-      bool is_implied = !is_mixed && signs_[child] == (holds ? kNegative : kPositive);
-      Formula both = is_implied ? value : formulas_.conjunction({value, holds ? child : formulas_.negation(child)});
-      if (!is_mixed || planner_.liveness_.is_satisfiable(both)) {
-        find_possible(next + 1, both, with(rest, child, holds));
-      } else {
-        excludes_any_ = true;
+    Formula values = kNever;
+    if (context_.is_live(rest)) values = context_.is_live(worst(rest)) ? kAlways : values_by_child(rest);
+    return values_before_[rest] = values;
+  }
+
+  Formula values_by_child(Formula rest) {
+    Formula child = *std::find_if(plan_.tracked.begin(), plan_.tracked.end(),
+                                  [&](Formula each) { return formulas_.mentions(rest, undecided(each)); });
+    Formula if_true = values_before(with_decided(rest, child, true));
+    Formula if_false = values_before(with_decided(rest, child, false));
+    // With one sign, what is possible with the harder truth is possible with the other.
+    if (signs_[child] != kPositive) if_false = formulas_.conjunction({formulas_.negation(child), if_false});
+    if (signs_[child] != kNegative) if_true = formulas_.conjunction({child, if_true});
+    return formulas_.disjunction({if_true, if_false});
+  }
+
+  // The formula with the truth of a child, and of the other children that it decides. To
+  // look for these pays where the child holds: a value is seldom all that another is not.
+  Formula with_decided(Formula rest, Formula child, bool value) {
+    rest = with(rest, child, value);
+    if (context_.is_live(worst(rest)) || (!value && signs_[child] != kMixed)) return rest;
+    Formula literal = value ? child : formulas_.negation(child);
+    for (Formula other : plan_.tracked) {
+      if (!formulas_.mentions(rest, undecided(other))) continue;
+      for (bool holds : {true, false}) {
+        Formula both = formulas_.conjunction({literal, holds ? other : formulas_.negation(other)});
+        if (planner_.liveness_.is_satisfiable(both)) continue;
+        rest = with(rest, other, !holds);
+        break;
       }
     }
+    return rest;
   }
 
   Planner& planner_;
@@ -132,8 +161,7 @@ class Planner::PlanMaker {
   std::vector<Formula> children_;
   std::map<Formula, int> signs_;
   Plan plan_;
-  std::vector<Formula> possible_;
-  bool excludes_any_ = false;
+  std::unordered_map<Formula, Formula> values_before_;  // by the rest
 };
 
 Plan Planner::plan(const Numbers& formulas, const Context& context) {

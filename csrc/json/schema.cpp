@@ -2,15 +2,12 @@
 
 #include <algorithm>
 
-#include "json/keyword_types.h"
-
 namespace structout::json {
 
 namespace {
 
 constexpr size_t kMaxExpansions = 512;
 constexpr size_t kBytesPerStep = 16;    // of constants, in steps of the budget
-constexpr size_t kMaxSharedText = 256;  // of schemas of which equal ones are taken for one
 
 constexpr Type kAllTypes[] = {Type::kNull,   Type::kFalse, Type::kTrue,  Type::kNumber,
                               Type::kString, Type::kArray, Type::kObject};
@@ -58,58 +55,6 @@ Formula Schema::root() {
   if (!document_.may_differ_in_dependencies()) return root;
   InContext without(*this, {0, true});
   return both(root, child(document_.root()));
-}
-
-Formula Schema::child(const Value& schema) {
-  if (schema.kind == ValueKind::kTrue || (schema.is_object() && schema.items.empty())) return kAlways;
-  if (schema.kind == ValueKind::kFalse) return kNever;
-  if (!schema.is_object()) {
-    throw SchemaError(ErrorKind::kMalformed, "a schema must be an object or a boolean", document_.pointer_to(schema));
-  }
-  Node node = {&schema, entered(schema)};
-  auto known = schema_numbers_.find(node);
-  if (known == schema_numbers_.end()) {
-    check_keyword_types(document_, schema);
-    known = schema_numbers_.emplace(node, number_alike(node)).first;
-  }
-  return formulas_.atom(Op::kSchema, known->second);
-}
-
-uint32_t Schema::number_alike(const Node& node) {
-  std::string text = std::to_string(document_.draft(*node.value)) + (node.context.ignores_dependencies ? "-" : "+");
-  // What it asks depends on its place if it has a reference or an identifier. Formats
-  // that nobody defines are listed with their places.
-  auto append = [&](auto& self, const Value& value) -> bool {
-    if (text.size() > kMaxSharedText) return false;
-    text += char('0' + int(value.kind));
-    text += std::to_string(value.text.size()) + ":" + value.text;
-    text += std::to_string(value.items.size()) + ":";
-    for (size_t i = 0; i < value.items.size(); ++i) {
-      if (value.is_object()) {
-        const std::string& name = value.names[i];
-        bool is_unknown = name == "format" && options_.formats->by_name.count(value.items[i].text) == 0;
-        if (is_unknown || name == "id" || name[0] == '$') return false;
-        text += std::to_string(name.size()) + ":" + name;
-      }
-      if (!self(self, value.items[i])) return false;
-    }
-    return true;
-  };
-  bool is_shared = append(append, *node.value);
-  auto known = is_shared ? schemas_by_text_.find(text) : schemas_by_text_.end();
-  if (known != schemas_by_text_.end()) return known->second;
-  schemas_.push_back(node);
-  if (is_shared) schemas_by_text_.emplace(std::move(text), uint32_t(schemas_.size() - 1));
-  return uint32_t(schemas_.size() - 1);
-}
-
-Formula Schema::constant(const Value& value) {
-  auto known = constant_numbers_.find(&value);
-  if (known == constant_numbers_.end()) {
-    constants_.push_back(&value);
-    known = constant_numbers_.emplace(&value, uint32_t(constants_.size() - 1)).first;
-  }
-  return formulas_.atom(Op::kConstant, known->second);
 }
 
 Formula Schema::expand(Formula child, Type type) {

@@ -166,8 +166,11 @@ class Schema {
   static constexpr uint32_t kNoEnd = UINT32_MAX;  // of items
   static constexpr int kMaxReferences = 64;       // one after another, where their targets are looked into
 
-  // The child formula of a schema that a schema in the present context leads to.
-  Formula child(const Value& schema);
+  // The child formula of a schema that a schema in the present context leads to. It is
+  // that of the target for a schema that only refers to another.
+  Formula child(const Value& schema, int num_references = kMaxReferences);
+  // Whether a schema has no keywords but this one and annotations.
+  bool asks_nothing_beside(const Value& schema, std::string_view keyword) const;
   // The context of such a schema.
   Context entered(const Value& schema) {
     return {document_.entered(context_.scope, schema), context_.ignores_dependencies};
@@ -193,6 +196,8 @@ class Schema {
   Formula expand_types(const Value& types, int draft, Type type);
   void add_applicators(const Value& schema, Type type, std::vector<Formula>& all);
   Formula exactly_one(const Value& schemas, Type type);
+  // What an object formula asks of objects without a key.
+  Formula without_name(Formula object, uint32_t name);
   // The values that a schema lists, as texts. Nothing if it does not, or if arrays or
   // objects are among them.
   std::optional<std::vector<std::string>> listed_values(const Value& schema, int num_references);
@@ -244,7 +249,7 @@ class Schema {
   Texts texts_;
   Context context_;  // of the schema that is being expanded
   std::vector<Node> schemas_;
-  std::unordered_map<Node, uint32_t, NodeHash> schema_numbers_;
+  std::unordered_map<Node, Formula, NodeHash> children_;  // of the schemas that were reached
   std::vector<const Value*> constants_;
   std::unordered_map<const Value*, uint32_t> constant_numbers_;
   std::unordered_map<std::string, uint32_t> schemas_by_text_;
