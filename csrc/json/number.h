@@ -31,7 +31,7 @@ engine::Automaton multiples_of(const Decimal& step, engine::Budget& budget);
 // How numbers are written.
 struct NumberForm {
   uint32_t num_digits = 17;  // at most, from the first that is no zero on
-  uint32_t num_zeros = 5;    // at most, between the point and such a digit, 1 or more
+  uint32_t num_zeros = 17;   // at most, between the point and such a digit, 1 or more
   enum class Exponents : uint8_t { kNone, kOfDoubles, kAll } exponents = Exponents::kOfDoubles;
 };
 

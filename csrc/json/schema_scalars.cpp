@@ -11,6 +11,7 @@ namespace structout::json {
 
 namespace {
 
+constexpr uint32_t kIntegerDigits = 19;  // those of the largest int64
 constexpr uint32_t kLargestCount = 1u << 30;
 constexpr size_t kMaxStepDigits = 15;
 constexpr uint64_t kMaxFactor = 200;
@@ -30,6 +31,7 @@ Formula Schema::integers(int draft) {
   Formula without_point =
       texts_.language(TextKind::kNumber, "integer without a point", [] { return json::integers(false); });
   NumberSpelling spelling = NumberSpelling::without_exponents();
+  spelling.num_digits = kIntegerDigits;
   bool allows_fraction = draft > 4;
   Formula integers = without_point;
   if (allows_fraction) {
@@ -47,6 +49,8 @@ Formula Schema::without_zero_fraction() {
 Formula Schema::numbers_equal(const Value& value) {
   Decimal decimal(value.text);
   NumberSpelling spelling(decimal);
+  bool is_written_plainly = value.text.find_first_of("eE") == std::string::npos;
+  if (is_written_plainly) spelling.has_exponent = false;
   bool is_written_with_fraction = value.text.find('.') != std::string::npos && decimal.is_integer();
   if (decimal.is_integer() && !is_written_with_fraction) spelling.form = without_zero_fraction();
   std::string name = "= " + decimal.text() + (is_written_with_fraction ? ".0" : "");

@@ -46,6 +46,7 @@ struct NumberSpelling {
   // The digits of the schema's number before the point and after it, and whether it
   // can be written with an exponent, perhaps one that a double does not have.
   uint32_t num_whole = 0, num_decimals = 0;
+  uint32_t num_digits = 0;  // that all numbers of the language may have
   bool has_exponent = false, exceeds_doubles = false;
   bool is_step = false;    // the numbers are multiples, and have no exponents
   bool is_plain = false;   // the numbers have no exponents

@@ -67,6 +67,7 @@ Formula Texts::written(Formula formula) {
   uint32_t num_whole = 0, num_decimals = 0;
   NumberForm form;
   for (const NumberSpelling& spelling : spellings) {
+    form.num_digits = std::max(form.num_digits, spelling.num_digits);
     if (spelling.exceeds_doubles) form.exponents = NumberForm::Exponents::kAll;
     if (spelling.has_exponent && !may_need_plain) continue;
     num_whole = std::max(num_whole, spelling.num_whole);

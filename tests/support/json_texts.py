@@ -8,7 +8,7 @@ import re
 from decimal import Decimal
 from typing import Any
 
-_MAX_DIGITS, _MAX_ZEROS = 17, 5
+_MAX_DIGITS, _MAX_ZEROS = 17, 17
 _STRING_OR_NUMBER = re.compile(r'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*')
 
 
