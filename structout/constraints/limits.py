@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from structout.constraints.grammar_texts import expressions_of
 from structout.constraints.schema_walks import depth, pointer_to, schemas
 from structout.errors import GrammarError, GrammarLimitError
 
@@ -20,7 +21,7 @@ class Limits:
 
     Attributes:
         spec_bytes: length of the constraint as UTF-8 text.
-        nesting: depth of JSON objects and arrays, or of brackets in a regex or grammar.
+        nesting: depth of JSON objects and arrays, or of groups in a regex or grammar.
         alternatives: number of values in one enum or choice.
         pattern_length: characters of one regular expression.
         repetition: largest bound of a repetition in a pattern. Bounds of nested
@@ -34,16 +35,16 @@ class Limits:
         compiled_bytes: memory of one compiled grammar.
     """
 
-    spec_bytes: int = 256 << 10
+    spec_bytes: int = 4 << 20
     nesting: int = 64
-    alternatives: int = 5_000
+    alternatives: int = 100_000
     pattern_length: int = 1_024
     repetition: int = 16_384
     length_bound: int = 2**31 - 1
     required_length: int = 1_000_000
     properties: int = 1_000
     branches: int = 256
-    references: int = 2_048
+    references: int = 16_384
     compiled_bytes: int = 128 << 20
 
 
@@ -63,12 +64,11 @@ def check_limits(kind: str, value: object, text: str, limits: Limits) -> None:
     check_size(text, limits)
     if kind == "regex":
         _check("pattern_length", len(text), limits)
-    if kind in ("regex", "grammar"):
-        _check("nesting", _bracket_depth(text), limits)
-    if kind == "regex":
         _check_pattern(text, limits)
     elif kind == "grammar":
-        _check("repetition", _largest_repetition(text), limits)
+        expressions = expressions_of(text)
+        _check("nesting", _bracket_depth(expressions), limits)
+        _check("repetition", _largest_repetition(expressions), limits)
     elif kind == "choice" and isinstance(value, Sequence):
         _check("alternatives", len(value), limits)
     else:
@@ -134,7 +134,9 @@ def _check_pattern(pattern: str, limits: Limits) -> None:
 
 # An escape, a class, a bound, or a character. An unclosed class runs to the end of the
 # text, so that the time stays linear.
-_REGEX_PART = re.compile(r"\\.|\[\^?\]?[^\]\\]*(?:\\(?:.|\Z)[^\]\\]*)*(?:\]|\Z)|\{(\d+)(?:,(\d*))?\}|[()]|.", re.DOTALL)
+_REGEX_PART = re.compile(
+    r"\\(?:[uxpP]\{[^{}]*\}|.)|\[\^?\]?[^\]\\]*(?:\\(?:.|\Z)[^\]\\]*)*(?:\]|\Z)|\{(\d+)(?:,(\d*))?\}|[()]|.", re.DOTALL
+)
 _MAX_DIGITS = 18  # a longer bound exceeds any limit; int() refuses more than 4,300 digits
 
 

@@ -62,6 +62,28 @@ def test_validate_at_the_limit_passes_and_above_it_raises(limit, fits, too_large
     assert limit in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"grammar": "root ::= " + " | ".join(f'"F{i}("' for i in range(70))},
+        {"grammar": "start: " + " | ".join(f'"F{i}("' for i in range(70))},
+        {"grammar": 'root ::= "\\\\vspace{99999}" [({] [^{99999}]  # ((((((({99999}'},
+        {"grammar": 'start: "\\\\vspace{99999}" /[({]\\// "x"  // ((((((({99999}'},
+        {"grammar": "start: /a\\u{20000}/"},
+        {"regex": r"\u{20000}|\p{L}"},
+        {"json": {"pattern": r"\u{20000}"}},
+    ],
+)
+def test_validate_counts_what_the_parser_reads(params):
+    StructuredOutputsParams(**params).validate(SMALL)
+
+
+def test_validate_counts_in_the_regular_expressions_of_lark():
+    for grammar in ("start: /a{10}/{11}", 'start: "#" /a{101}/', "start: (((((/((a))/)))))"):
+        with pytest.raises(GrammarLimitError):
+            StructuredOutputsParams(grammar=grammar).validate(SMALL)
+
+
 @pytest.mark.parametrize("bound", [10**30, 1e300])
 def test_validate_with_huge_bounds_raises(bound):
     for params in ({"json": {"maxLength": bound}}, {"regex": f"a{{{int(bound)}}}"}):

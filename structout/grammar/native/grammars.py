@@ -1,9 +1,9 @@
 """Compiles grammars in GBNF and in Lark."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
+from structout.constraints.grammar_texts import is_gbnf
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.native import gbnf, lark
 from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
@@ -48,16 +48,6 @@ def compile_grammar(
     rules = parse_grammar(text, limits, context or GrammarContext(vocabulary))
     automaton = rules.automaton()
     return GrammarIndex(rules, vocabulary) if automaton is None else automaton
-
-
-def is_gbnf(grammar: str) -> bool:
-    """Whether a grammar uses ``::=``, which Lark has only inside strings."""
-    return "::=" in _TEXT.sub("", grammar)
-
-
-# Strings, classes and comments. Unclosed ones end at the end of their line, so that the
-# time stays linear.
-_TEXT = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"?|\[[^\]\\\n]*(?:\\.[^\]\\\n]*)*\]?|//[^\n]*|#[^\n]*')
 
 
 class ContextFreeGrammar(NativeGrammar):

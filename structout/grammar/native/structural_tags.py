@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from structout.constraints import exact_json
+from structout.constraints.grammar_texts import is_gbnf
 from structout.constraints.schema_walks import keyword_at
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.native import gbnf, lark
 from structout.grammar.native.automaton import Automaton, AutomatonLimits
 from structout.grammar.native.grammar_context import NO_CONTEXT, GrammarContext
-from structout.grammar.native.grammars import is_gbnf
 from structout.grammar.native.rules import RuleSet, Way
 
 START = "text"
