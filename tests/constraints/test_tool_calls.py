@@ -228,3 +228,78 @@ def test_tags_take_classes_for_their_schemas_at_any_depth():
     content["elements"][0]["json_schema"] = type("NoSchema", (), {})
     with pytest.raises(GrammarError, match="the type NoSchema has no JSON schema"):
         StructuredOutputsParams(structural_tag=tag).constraint()
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"properties": {"a": {"type": "integer"}}},
+        {"type": ["object", "null", "array"]},
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "$ref": "#/$defs/any",
+            "$defs": {"any": {"title": "Any"}},
+        },
+        {"enum": [{"a": 1}, 5, [], None]},
+    ],
+)
+def test_arguments_are_objects_whatever_else_the_parameters_allow(backend, parameters):
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    params = StructuredOutputsParams(tools=[tool], tool_choice="required", tool_format="hermes")
+    texts = {
+        arguments: f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>'
+        for arguments in ('{"a": 1}', "[]", "5", "null")
+    }
+    assert [arguments for arguments, text in texts.items() if takes(backend, params, text)] == ['{"a": 1}']
+    assert params.parse_tool_calls(texts['{"a": 1}'])[0].arguments == {"a": 1}
+
+
+@pytest.mark.parametrize("parameters", [{"type": "array"}, {"type": ["string", "null"]}, {"enum": [1, 2]}])
+def test_parameters_that_allow_no_object_are_refused(parameters):
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    with pytest.raises(GrammarError, match=r"tool 1 \(f\): parameters must be the schema of an object, got one of"):
+        StructuredOutputsParams(tools=[tool]).validate()
+
+
+@pytest.mark.parametrize("tool_format", TOOL_FORMATS)
+def test_names_are_written_as_they_are(backend, tool_format):
+    tool = {"type": "function", "function": {"name": "wetter_für_日本", "parameters": {"type": "object"}}}
+    params = StructuredOutputsParams(tools=[tool], tool_choice="required", tool_format=tool_format)
+    begun = TOOL_FORMATS[tool_format].begin("wetter_für_日本")
+    assert "wetter_für_日本" in begun
+    section = TOOL_FORMATS[tool_format].section
+    grammar = backend.compile(params.constraint()).grammar
+    assert grammar.accept_tokens("", list(((section[0] if section else "") + begun).encode()))
+
+
+def test_number_of_a_call_cannot_go_on_for_ever(backend):
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    params = StructuredOutputsParams(tools=[tool], tool_choice="required", tool_format="kimi")
+    call = "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:{}<|tool_call_argument_begin|>{{}}"
+    whole = call + "<|tool_call_end|><|tool_calls_section_end|>"
+    assert [takes(backend, params, whole.format(number)) for number in ("0", "12", "999", "01", "1000")] == [
+        True, True, True, False, False,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("tool_format", ["deepseek_v3_2", "qwen_3_coder", "hermes"])
+def test_many_tools_are_served(backend, tool_format):
+    tools = [
+        {
+            "type": "function",
+            "function": {
+                "name": f"tool_{i}",
+                "parameters": {
+                    "properties": {f"of_tool_{i}_key_{j}": {"type": ["string", "integer"][j % 2]} for j in range(10)},
+                    "additionalProperties": False,
+                },
+            },
+        }
+        for i in range(200)
+    ]
+    params = StructuredOutputsParams(tools=tools, tool_choice="required", tool_format=tool_format)
+    begun = TOOL_FORMATS[tool_format].begin("tool_199")
+    section = TOOL_FORMATS[tool_format].section
+    grammar = backend.compile(params.constraint()).grammar
+    assert grammar.accept_tokens("", list(((section[0] if section else "") + begun).encode()))

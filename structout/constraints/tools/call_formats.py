@@ -13,7 +13,7 @@ from structout.errors import GrammarError
 
 _DECODER = json.JSONDecoder()
 _AUTO, _REQUIRED = "auto", "required"
-_NUMBER = r"\d+"
+_NUMBER = r"(?:0|[1-9]\d{0,2})"  # of a call: models count on through a conversation
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,10 @@ def _constant(value: str) -> dict[str, str]:
     return {"type": "const_string", "value": value}
 
 
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)
+
+
 def _dsml(section: str) -> ToolFormat:
     return ToolFormat(
         lambda name: f'<｜DSML｜invoke name="{name}">\n',
@@ -125,9 +129,9 @@ def _dsml(section: str) -> ToolFormat:
 
 TOOL_FORMATS = {
     "hermes": ToolFormat(
-        lambda name: f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": ', "}\n</tool_call>", "<tool_call>"
+        lambda name: f'<tool_call>\n{{"name": {_quoted(name)}, "arguments": ', "}\n</tool_call>", "<tool_call>"
     ),
-    "llama": ToolFormat(lambda name: f'{{"name": {json.dumps(name)}, "parameters": ', "}", '{"name":'),
+    "llama": ToolFormat(lambda name: f'{{"name": {_quoted(name)}, "parameters": ', "}", '{"name":'),
     "qwen_3_coder": ToolFormat(
         lambda name: f"<tool_call>\n<function={name}>\n",
         "\n</function>\n</tool_call>",

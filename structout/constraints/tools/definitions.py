@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from structout.constraints.output_types import is_output_type, name_of, read_json, schema_of
+from structout.constraints.tools.schema_kinds import kinds_of, resolved
 from structout.errors import GrammarError
 
 
@@ -83,9 +84,21 @@ def _read_object(given: Mapping[str, Any], place: str) -> Tool:
         parameters = schema_of(arguments_type)
     if not isinstance(parameters, Mapping):
         raise GrammarError(f"{place} ({name}): parameters must be a JSON schema, got {parameters!r}")
-    if function.get("strict") is False:
-        parameters = {"type": "object"}
+    parameters = {} if function.get("strict") is False else parameters
+    kinds = kinds_of(resolved(parameters, "")[1])
+    if "object" not in kinds:
+        raise GrammarError(f"{place} ({name}): parameters must be the schema of an object, got one of {sorted(kinds)}")
+    if kinds != {"object"}:
+        parameters = _of_objects(parameters)
     return Tool(name, dict(parameters), str(function.get("description") or ""), given, arguments_type)
+
+
+def _of_objects(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema without its values that are no objects."""
+    others = {keyword: value for keyword, value in schema.items() if keyword != "$ref"}
+    if "$ref" in schema:  # until draft 7 nothing counts beside it
+        others["allOf"] = [{"$ref": schema["$ref"]}, *schema.get("allOf", ())]
+    return {**others, "type": "object"}
 
 
 def name_of_function(function: Callable[..., Any]) -> str:

@@ -15,7 +15,9 @@ Node = Mapping[str, Any]
 ALL_KINDS = frozenset((STRING, *JSON_KINDS))
 _KIND_OF = {"integer": "number"}
 # Keywords that may stand beside a reference that is followed.
-_DESCRIPTIVE = frozenset(("$ref", "title", "description", "default", "examples", "deprecated", "$comment"))
+_DESCRIPTIVE = frozenset(
+    ("$ref", "$defs", "definitions", "title", "description", "default", "examples", "deprecated", "$comment")
+)
 
 
 def resolved(schema: Any, pointer: str | None) -> tuple[str | None, Node]:

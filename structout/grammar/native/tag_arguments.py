@@ -70,7 +70,8 @@ class ArgumentRules:
         if "object" not in kinds_of(node):
             message = "the arguments of a call are an object, which the schema does not allow"
             raise self._schemas.error("", message, GrammarErrorKind.IMPOSSIBLE)
-        return self._object(pointer, node)
+        self._rules.define("arguments", [[self._object(pointer, node)]])  # of its own, so that many tools fit
+        return self._rules.reference("arguments")
 
     @cached_property
     def _line_break(self) -> int:
