@@ -4,14 +4,17 @@ xgrammar and llguidance alone.
     python bench/bench_schema_costs.py [--quick]
 
 Enums of objects, oneOf of overlapping objects, chains of dependentRequired, clauses of
-anyOf, and unions of tools. CPU time of compilation and of the masks before and after
-``{``; the median of three new schemas.
+anyOf, unions of tools, and 4, 16 and 64 conditions of a kind. CPU time of compilation
+and of the masks before and after ``{``; the median of three new schemas.
 """
 
-import itertools
 import statistics
+import sys
 import time
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import harness
 import torch
@@ -19,57 +22,22 @@ from bench_unions import union
 from engines_alone import Engine, Refused, engines, fsm_engines
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 
+from support import large_schemas
+
 NUM_SCHEMAS = 3
 
 
-def listed_objects(count: int, version: int) -> dict[str, Any]:
-    return {"enum": [{"id": i, "name": f"item {version} {i}", "tags": ["a", i % 7]} for i in range(count)]}
-
-
-def overlapping_objects(count: int, version: int) -> dict[str, Any]:
-    """Each requires a key of its own and allows the others."""
-    return {
-        "oneOf": [
-            {
-                "type": "object",
-                "properties": {f"p{version}_{i}": {"type": "string"}, "n": {"type": "integer"}},
-                "required": [f"p{version}_{i}"],
-            }
-            for i in range(count)
-        ]
-    }
-
-
-def chain_of_dependencies(count: int, version: int) -> dict[str, Any]:
-    names = [f"k{version}_{i}" for i in range(count + 1)]
-    return {
-        "type": "object",
-        "properties": {name: {"type": "integer"} for name in names},
-        "dependentRequired": {name: [needed] for name, needed in itertools.pairwise(names)},
-    }
-
-
-def clauses(count: int, version: int, num_keys: int = 60) -> dict[str, Any]:
-    """Of three keys each, of which one must or must not be there."""
-    all_of = []
-    for i in range(count):
-        keys = [f"k{version}_{(i * factor + factor // 2) % num_keys}" for factor in (7, 11, 13)]
-        required: list[dict[str, Any]] = [{"required": [key]} for key in keys]
-        all_of.append({"anyOf": [required[0], {"not": required[1]}, required[2]]})
-    properties = {f"k{version}_{i}": {"type": "integer"} for i in range(num_keys)}
-    return {"type": "object", "properties": properties, "allOf": all_of}
-
-
-def tools(count: int, version: int) -> dict[str, Any]:
-    return union("anyOf", count, version)
+def tools(count: int, mark: str) -> dict[str, Any]:
+    return union("anyOf", count, mark)
 
 
 FAMILIES = (
-    ("enum of objects", listed_objects, (300, 5000)),
-    ("oneOf, overlapping", overlapping_objects, (35, 100)),
-    ("dependentRequired", chain_of_dependencies, (200,)),
-    ("anyOf over 60 keys", clauses, (210,)),
+    ("enum of objects", large_schemas.listed_objects, (300, 5000)),
+    ("oneOf, overlapping", large_schemas.overlapping_branches, (35, 100)),
+    ("dependentRequired", large_schemas.chain_of_dependencies, (200,)),
+    ("anyOf over 60 keys", large_schemas.clauses, (210,)),
     ("anyOf of tools", tools, (250,)),
+    *((family.__name__.replace("_", " "), family, (4, 16, 64)) for family in large_schemas.CONDITIONS),
 )
 
 
@@ -102,13 +70,13 @@ def main() -> None:
     fsm, _ = fsm_engines(tokenizer, vocab_size)
     peers = [fsm, *(engine for engine in engines(tokenizer, vocab_size) if engine.name != "structout")]
     for engine in peers:
-        seconds_to_first_key(engine, tools(2, version=0), brace)
+        seconds_to_first_key(engine, tools(2, "first"), brace)
     for name, family, counts in FAMILIES:
         for count in counts[:1] if parsed.quick else counts:
             row: dict[str, Any] = {"schema": name, "length": count, "ready_ms": {}}
             for engine in peers:
                 taken = [
-                    seconds_to_first_key(engine, family(count, version + 1), brace) for version in range(NUM_SCHEMAS)
+                    seconds_to_first_key(engine, family(count, f"{version}_"), brace) for version in range(NUM_SCHEMAS)
                 ]
                 served = [seconds * 1e3 for seconds in taken if seconds is not None]
                 row["ready_ms"][engine.name] = statistics.median(served) if len(served) == NUM_SCHEMAS else None

@@ -21,9 +21,9 @@ NUM_TOOLS = (10, 30, 100, 200)
 NUM_UNIONS = 3
 
 
-def union(keyword: str, num_tools: int, version: int) -> dict[str, Any]:
-    """No two versions have a schema in common, so no engine finds one in a cache."""
-    return {keyword: [tool(f"tool_{version}_{number}") for number in range(num_tools)]}
+def union(keyword: str, num_tools: int, mark: object) -> dict[str, Any]:
+    """Unions of different marks have no schema in common that a cache could have."""
+    return {keyword: [tool(f"tool_{mark}_{number}") for number in range(num_tools)]}
 
 
 def tool(name: str) -> dict[str, Any]:

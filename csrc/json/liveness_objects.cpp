@@ -127,11 +127,19 @@ bool Liveness::is_object_live(Formula object, const KeyOrder& order, const PastK
   if (known != live_objects_.end()) return known->second;
   bool is_live = false;
   std::vector<Formula> clauses = {object};
+  Literals parts = formulas_.op(object) == Op::kAnd ? formulas_.operands(object) : Literals{object};
+  bool is_conjunction =
+      std::none_of(parts.begin(), parts.end(), [&](Formula part) { return has_operands(formulas_.op(part)); });
+  if (is_conjunction) {
+    is_live = are_object_literals_live(parts, *used, past, nullptr);
+    keep(live_objects_, key, is_live);
+    return is_live;
+  }
   for (;;) {
     std::optional<Literals> literals = implicant(formulas_.conjunction(clauses));
     if (!literals) break;
     Literals conflict;
-    is_live = are_object_literals_live(*literals, *used, past, conflict);
+    is_live = are_object_literals_live(*literals, *used, past, &conflict);
     if (is_live) break;
     if (conflict.empty()) conflict = *literals;
     std::vector<Formula> clause;
@@ -326,12 +334,13 @@ struct Liveness::ObjectSearch {
     return liveness.texts_.count(liveness.texts_.start(TextKind::kString, description));
   }
 
-  bool is_live(Literals& conflict) {
+  // `conflict`: unless null, it becomes literals that cannot hold together, if some are found.
+  bool is_live(Literals* conflict) {
     if (min_keys > max_keys || required.size() > max_keys) return false;
     std::vector<Witness> witnesses;
     for (uint32_t name : required) {
       if (is_past(name, order, past)) {
-        conflict = {formulas.atom(Op::kRequired, name)};
+        if (conflict != nullptr) *conflict = {formulas.atom(Op::kRequired, name)};
         return false;
       }
       if (std::find(forbidden.begin(), forbidden.end(), name) != forbidden.end()) return false;
@@ -340,9 +349,10 @@ struct Liveness::ObjectSearch {
     for (Formula atom : refuted) {
       const FormulaNode node = formulas[atom];
       if (!is_possible(node.a)) {
-        conflict = {formulas.negation(atom)};
+        if (conflict == nullptr) return false;
+        *conflict = {formulas.negation(atom)};
         if (!is_past(node.a, order, past)) {
-          conflict.push_back(formulas.negation(formulas.atom(Op::kRequired, node.a)));
+          conflict->push_back(formulas.negation(formulas.atom(Op::kRequired, node.a)));
         }
         return false;
       }
@@ -354,7 +364,7 @@ struct Liveness::ObjectSearch {
     if (witnesses.size() > max_keys) return false;
     for (const Witness& witness : witnesses) {
       if (is_satisfiable(witness.key, witness.also)) continue;
-      conflict = reasons(witness.key.name);
+      if (conflict != nullptr) *conflict = reasons(witness.key.name);
       return false;
     }
     return find_witnesses(0, witnesses) && has_enough_keys(witnesses);
@@ -376,7 +386,7 @@ struct Liveness::ObjectSearch {
 };
 
 bool Liveness::are_object_literals_live(const Literals& literals, const KeyOrder& order, const PastKeys& past,
-                                        Literals& conflict) {
+                                        Literals* conflict) {
   return ObjectSearch(*this, literals, order, past).is_live(conflict);
 }
 

@@ -63,34 +63,37 @@ class Planner::PlanMaker {
     return formulas_.assign(formula, undecided(child), value);
   }
 
-  // A formula that implies the given one, whatever holds for the value.
-  Formula worst(Formula formula) {
+  // A formula that implies the given one whatever holds for the value, or that follows from
+  // it: with the same truth for all that the value decides.
+  Formula bound(Formula formula, Formula truth) {
     const FormulaNode node = formulas_[formula];
     auto speaks_of_value = [this](Formula part) { return formulas_.op(part) == Op::kUndecided; };
     switch (node.op) {
       case Op::kAnd:
       case Op::kOr: {
         std::vector<Formula> operands = formulas_.operands(formula);
-        for (Formula& operand : operands) operand = worst(operand);
+        for (Formula& operand : operands) operand = bound(operand, truth);
         return node.op == Op::kAnd ? formulas_.conjunction(std::move(operands))
                                    : formulas_.disjunction(std::move(operands));
       }
       case Op::kOne: {
         const std::vector<Formula>& atoms = formulas_.atoms(formula);
-        return std::any_of(atoms.begin(), atoms.end(), speaks_of_value) ? kNever : formula;
+        return std::any_of(atoms.begin(), atoms.end(), speaks_of_value) ? truth : formula;
       }
       default:
-        return speaks_of_value(node.op == Op::kNot ? node.a : formula) ? kNever : formula;
+        return speaks_of_value(node.op == Op::kNot ? node.a : formula) ? truth : formula;
     }
   }
+  bool is_surely_live(Formula formula) { return context_.is_live(bound(formula, kNever)); }
+  bool may_be_live(Formula formula) { return context_.is_live(bound(formula, kAlways)); }
 
   // Tells the children that are decided from those that are tracked, and returns what is
   // decided.
   std::vector<Formula> split_children() {
-    bool is_worst_live = context_.is_live(worst(after_[0]));
+    bool is_surely_live = this->is_surely_live(after_[0]);
     auto is_live_with = [&](Formula child, bool value) {
       int sign = signs_[child];
-      bool is_known = is_worst_live || sign == 0 || sign == (value ? kPositive : kNegative);
+      bool is_known = is_surely_live || sign == 0 || sign == (value ? kPositive : kNegative);
       return is_known || context_.is_live(with(after_[0], child, value));
     };
     std::vector<Formula> goal;
@@ -121,7 +124,7 @@ class Planner::PlanMaker {
       throw engine::LimitError("schema_verdicts", values_before_.size() + 1, kMaxVerdicts);
     }
     Formula values = kNever;
-    if (context_.is_live(rest)) values = context_.is_live(worst(rest)) ? kAlways : values_by_child(rest);
+    if (may_be_live(rest)) values = is_surely_live(rest) ? kAlways : values_by_child(rest);
     return values_before_[rest] = values;
   }
 
@@ -140,18 +143,24 @@ class Planner::PlanMaker {
   // look for these pays where the child holds: a value is seldom all that another is not.
   Formula with_decided(Formula rest, Formula child, bool value) {
     rest = with(rest, child, value);
-    if (context_.is_live(worst(rest)) || (!value && signs_[child] != kMixed)) return rest;
+    if (is_surely_live(rest) || (!value && signs_[child] != kMixed)) return rest;
     Formula literal = value ? child : formulas_.negation(child);
+    std::unordered_map<Formula, Formula> truths;  // of the atoms of other children
     for (Formula other : plan_.tracked) {
-      if (!formulas_.mentions(rest, undecided(other))) continue;
-      for (bool holds : {true, false}) {
-        Formula both = formulas_.conjunction({literal, holds ? other : formulas_.negation(other)});
-        if (planner_.liveness_.is_satisfiable(both)) continue;
-        rest = with(rest, other, !holds);
-        break;
-      }
+      Formula atom = undecided(other);
+      if (!formulas_.mentions(rest, atom)) continue;
+      auto may_hold = [&](Formula also) {
+        return planner_.liveness_.is_satisfiable(formulas_.conjunction({literal, also}));
+      };
+      if (!may_hold(other))
+        truths[atom] = kNever;
+      else if (!may_hold(formulas_.negation(other)))
+        truths[atom] = kAlways;
     }
-    return rest;
+    return formulas_.substitute(rest, [&](Formula atom) {
+      auto found = truths.find(atom);
+      return found == truths.end() ? atom : found->second;
+    });
   }
 
   Planner& planner_;

@@ -7,7 +7,7 @@ namespace structout::json {
 namespace {
 
 constexpr size_t kMaxExpansions = 512;
-constexpr size_t kBytesPerStep = 16;    // of constants, in steps of the budget
+constexpr size_t kBytesPerStep = 16;  // of constants, in steps of the budget
 
 constexpr Type kAllTypes[] = {Type::kNull,   Type::kFalse, Type::kTrue,  Type::kNumber,
                               Type::kString, Type::kArray, Type::kObject};

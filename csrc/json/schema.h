@@ -106,9 +106,9 @@ class Schema {
   // The names that an object formula mentions, in increasing order of their numbers.
   const std::vector<uint32_t>& names_in(Formula object);
 
-  // The names of the keys of objects for which children hold, in the order in which
-  // their schemas declare them: the object's own properties, then those that applicators
-  // bring in, then those of `required`.
+  // The names of the keys of objects for which children hold, in an order that keeps that
+  // of each schema's own properties. Names that no schema orders come as they are met: the
+  // object's own, then those that applicators bring in, then those of `required`.
   std::vector<uint32_t> declared_names(const std::vector<Formula>& children);
 
   // JSON pointers to parts that constrain nothing, such as formats that nobody defines.

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/sorted_set.h"
+#include "json/declared_order.h"
 #include "json/schema.h"
 #include "regular/compile.h"
 
@@ -165,12 +166,12 @@ const std::vector<uint32_t>& Schema::names_in(Formula object) {
 }
 
 std::vector<uint32_t> Schema::declared_names(const std::vector<Formula>& children) {
-  std::vector<uint32_t> names;
-  std::unordered_map<uint32_t, bool> is_listed;
+  DeclaredOrder order;
   std::unordered_map<const Value*, bool> is_seen;
-  auto add = [&](const std::string& name) {
-    uint32_t number = number_of_name(name);
-    if (is_listed.try_emplace(number, true).second) names.push_back(number);
+  auto add = [&](const std::vector<std::string>& names) {
+    std::vector<uint32_t> numbers;
+    for (const std::string& name : names) numbers.push_back(number_of_name(name));
+    order.add(numbers);
   };
   std::function<void(const Value&)> visit = [&](const Value& schema) {
     if (!schema.is_object() || !is_seen.try_emplace(&schema, true).second) return;
@@ -179,9 +180,7 @@ std::vector<uint32_t> Schema::declared_names(const std::vector<Formula>& childre
       visit(*reference_target(schema, "$ref"));
       return;
     }
-    if (const Value* properties = schema.find("properties")) {
-      for (const std::string& name : properties->names) add(name);
-    }
+    if (const Value* properties = schema.find("properties")) add(properties->names);
     for (size_t i = 0; i < schema.items.size(); ++i) {
       const std::string& keyword = schema.names[i];
       const Value& value = schema.items[i];
@@ -198,15 +197,11 @@ std::vector<uint32_t> Schema::declared_names(const std::vector<Formula>& childre
     for (const char* keyword : {"enum", "const"}) {
       const Value* values = schema.find(keyword);
       if (values == nullptr) continue;
-      if (values->is_object()) {
-        for (const std::string& name : values->names) add(name);
-      }
-      for (const Value& value : values->is_array() ? values->items : std::vector<Value>{}) {
-        for (const std::string& name : value.names) add(name);
-      }
+      if (values->is_object()) add(values->names);
+      for (const Value& value : values->is_array() ? values->items : std::vector<Value>{}) add(value.names);
     }
     if (const Value* required = schema.find("required"); required != nullptr && required->is_array()) {
-      for (const Value& name : required->items) add(name.text);
+      for (const Value& name : required->items) order.add({number_of_name(name.text)});
     }
   };
   for (Formula child : children) {
@@ -216,16 +211,12 @@ std::vector<uint32_t> Schema::declared_names(const std::vector<Formula>& childre
         InContext within(*this, schemas_[node.a].context);
         visit(*schemas_[node.a].value);
       }
-      if (node.op == Op::kConstant) {
-        for (const std::string& name : constants_[node.a]->names) add(name);
-      }
+      if (node.op == Op::kConstant) add(constants_[node.a]->names);
       if (node.op != Op::kListed) return;
-      for (uint32_t constant : listed_[node.a]) {
-        for (const std::string& name : listed_.value(constant).names) add(name);
-      }
+      for (uint32_t constant : listed_[node.a]) add(listed_.value(constant).names);
     });
   }
-  return names;
+  return order.names();
 }
 
 }  // namespace structout::json

@@ -344,6 +344,8 @@ class _Parser:
                 return self._unsupported(f"{token.text} is")
             case "grammar":
                 return self._unsupported(f"the grammar {token.text} is")
+        if token.text == "{":
+            return self._unsupported("templates are")
         return self._malformed(f"unexpected {token.text}")
 
     def _repetition(self, token: Token) -> tuple[int, int | None] | None:

@@ -297,6 +297,7 @@ REFUSED = [
     ('start[max_chars=5]: "a"', "unsupported", "the attribute max_chars of a rule is not"),
     ('start[temperature]: "a"', "malformed", "expected = after temperature"),
     ('start{x}: "a"', "unsupported", "templates are not"),
+    ('start: list{"a"}\nlist{x}: x', "unsupported", "templates are not"),
     ('%declare X\nstart: "a"', "unsupported", "%declare is not"),
     ('%llguidance {"skip": true}\nstart: "a"', "unsupported", "the option skip of llguidance is not"),
     ('%llguidance {"allow_initial_skip": 1}\nstart: "a"', "malformed", "must be true or false"),

@@ -1,9 +1,13 @@
 """What large schemas cost the engine, in steps of work: the same on every machine."""
 
+import json
+
+import jsonschema
 import pytest
 
 from support.json_engine import JsonEngine
 from support.large_schemas import (
+    CONDITIONS,
     chain_of_dependencies,
     clauses,
     listed_objects,
@@ -16,10 +20,10 @@ ENGINE = JsonEngine()
 LIMIT = 60  # seconds: the tests count work
 
 
-def work_until_first_key(schema):
-    index = ENGINE.compile(schema, LIMIT)
-    walk = ENGINE.walk(index)
-    for byte in b'{"':
+def work_until_first_key(schema, engine=ENGINE):
+    index = engine.compile(schema, LIMIT)
+    walk = engine.walk(index)
+    for byte in b'["' if schema.get("type") == "array" else b'{"':
         assert len(walk.allowed()) > 0
         assert walk.matcher.accept([byte])
     assert len(walk.allowed()) > 0
@@ -48,6 +52,37 @@ def test_large_schema_reaches_its_first_key_with_little_work(family, count, most
 @pytest.mark.parametrize("family", [listed_objects, objects_with_keys_of_their_own, nested_objects])
 def test_work_of_a_list_of_objects_grows_with_its_length(family):
     assert work_until_first_key(family(4_000)) <= 2.5 * work_until_first_key(family(2_000))
+
+
+@pytest.mark.parametrize("family", CONDITIONS)
+@pytest.mark.parametrize("declared", [False, True])
+def test_work_of_conditions_grows_with_the_square_of_their_number(family, declared):
+    engine = JsonEngine(declared=declared)
+    assert work_until_first_key(family(64), engine) <= 20 * work_until_first_key(family(16), engine)
+
+
+DOCUMENTS = [
+    *({"kind": kind, "value": value} for kind in ("K0", "K3", "none") for value in (0, 3, 4)),
+    *({"data": data} for data in ({}, {"a1": 1}, {"a1": "x"}, {"a1": "x", "a2": "y"})),
+    *({"data": {"a1": value}, "kind": kind} for value in (1, "x") for kind in ("K1", "K2", "none")),
+    *({"kind": "K1", "child": child} for child in (5, {}, {"kind": "none"}, {"kind": "K2", "child": {"kind": "K0"}})),
+    *({key: value} for key in ("k1", "ak3b", "k1k2", "k1k3", "other") for value in (1, "x")),
+    *({"a1": 1, "z": z, "a2": 2} for z in (0, 1, 2, "x")),
+    *({f"a{i}": value for i in range(count)} for count in (1, 3, 5) for value in (1, "x")),
+    *({"a1": a, "b1": b} for a in (1, "x") for b in (1, "x")),
+    *([f"i{i}" for i in range(count)] for count in (4, 5, 6)),
+    {},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("family", CONDITIONS)
+def test_conditions_are_those_of_jsonschema(family):
+    schema = family(5)
+    judge = jsonschema.Draft202012Validator(schema)
+    valid = [judge.is_valid(document) for document in DOCUMENTS]
+    assert {True, False} == set(valid)
+    index = ENGINE.compile(schema)
+    assert [index.matches(json.dumps(document).encode()) for document in DOCUMENTS] == valid
 
 
 def test_work_of_an_enum_value_is_that_of_its_own_part():

@@ -409,7 +409,7 @@ def test_malformed_keyword_in_another_document_is_refused_where_a_reference_lead
 
 def test_schemas_count_against_the_limits():
     with pytest.raises(GrammarLimitError, match="spec_bytes"):
-        StructuredOutputsParams(json={}, schemas={f"http://t/{i}": {"const": "a" * 200_000} for i in "ab"}).validate()
+        StructuredOutputsParams(json={}, schemas={f"http://t/{i}": {"const": "a" * (3 << 20)} for i in "ab"}).validate()
 
 
 def test_schemas_apply_to_json_only():

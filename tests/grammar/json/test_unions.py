@@ -147,3 +147,27 @@ def test_large_union_is_ready_in_time(name):
     for text in invalid:
         assert not index.matches(text.encode()), text
     assert time.thread_time() - start < 1
+
+
+def names(*keys, **others):
+    return {"type": "object", "properties": {key: {"type": "integer"} for key in keys}} | others
+
+
+@pytest.mark.parametrize(
+    ("schema", "accepted", "refused"),
+    [
+        ({"anyOf": [names("a"), names("r", "a", required=["r"])]}, ["ra", "a"], ["ar"]),
+        ({"oneOf": [names("a", additionalProperties=False), {"$ref": "#/$defs/r"}],
+          "$defs": {"r": names("r", "a", required=["r"])}}, ["ra", "a", "r"], ["ar"]),
+        ({"properties": {"x": {}, "y": {}}, "anyOf": [names("z", "x"), names("w")]}, ["zxy", "xyw"], ["xz", "yx", "wx"]),
+        ({"if": names("a", required=["a"]), "then": names("b", "a"), "else": names("c")}, ["ba", "c"], ["ab"]),
+        ({"enum": [{"a": 1, "b": 1}, {"c": 1, "a": 1}]}, ["ab", "ca"], ["ba", "ac"]),
+        # Where branches contradict one another, the first counts.
+        ({"anyOf": [names("a", "b", "c"), names("c", "b", "d")]}, ["abc", "bd", "cd"], ["cb", "ba", "db"]),
+        ({"anyOf": [names("d"), names("p", "q", "d"), names("q", "p")]}, ["pqd"], ["qp", "dp", "dq"]),
+    ],
+)  # fmt: skip
+def test_branches_keep_their_own_order_of_keys(schema, accepted, refused):
+    index = JsonEngine(declared=True).compile(schema)
+    for keys in accepted + refused:
+        assert index.matches(json.dumps(dict.fromkeys(keys, 1)).encode()) is (keys in accepted), keys
