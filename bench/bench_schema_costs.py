@@ -1,16 +1,17 @@
-"""Measures the time from a schema with long lists to the mask of its first key, beside
-xgrammar and llguidance alone.
+"""Measures the time from a schema with long lists to the mask of its first key or item,
+beside xgrammar and llguidance alone.
 
     python bench/bench_schema_costs.py [--quick]
 
 Enums of objects, oneOf of overlapping objects, chains of dependentRequired, clauses of
 anyOf, unions of tools, and 4, 16 and 64 conditions of a kind. CPU time of compilation
-and of the masks before and after ``{``; the median of three new schemas.
+and of the masks before and after ``{`` or ``[``; the median of three new schemas.
 """
 
 import statistics
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ FAMILIES = (
 )
 
 
-def seconds_to_first_key(engine: Engine, schema: dict[str, Any], brace: int) -> float | None:
+def seconds_to_first_key(engine: Engine, schema: dict[str, Any], brackets: Mapping[str, int]) -> float | None:
     """CPU seconds. None if the engine refuses the schema or has no steps."""
     start = time.process_time()
     try:
@@ -50,7 +51,7 @@ def seconds_to_first_key(engine: Engine, schema: dict[str, Any], brace: int) -> 
         if walk is None:
             return None
         walk.fill()
-        if not walk.accept(brace):
+        if not walk.accept(brackets[schema.get("type", "object")]):
             return None
         walk.fill()
     except Refused:
@@ -65,18 +66,19 @@ def main() -> None:
     parsed = arguments.parse_args()
     tokenizer = trained_tokenizer(2000, 1_000_000) if parsed.quick else large_tokenizer()
     vocab_size = len(tokenizer) if parsed.quick else VOCAB_SIZE
-    brace = tokenizer.convert_tokens_to_ids("{")
+    brackets = {type_: tokenizer.convert_tokens_to_ids(begin) for type_, begin in (("object", "{"), ("array", "["))}
     results = harness.ResultsFile("schema_costs", torch.device("cpu"), parsed)
     fsm, _ = fsm_engines(tokenizer, vocab_size)
     peers = [fsm, *(engine for engine in engines(tokenizer, vocab_size) if engine.name != "structout")]
     for engine in peers:
-        seconds_to_first_key(engine, tools(2, "first"), brace)
+        seconds_to_first_key(engine, tools(2, "first"), brackets)
     for name, family, counts in FAMILIES:
         for count in counts[:1] if parsed.quick else counts:
             row: dict[str, Any] = {"schema": name, "length": count, "ready_ms": {}}
             for engine in peers:
                 taken = [
-                    seconds_to_first_key(engine, family(count, f"{version}_"), brace) for version in range(NUM_SCHEMAS)
+                    seconds_to_first_key(engine, family(count, f"{version}_"), brackets)
+                    for version in range(NUM_SCHEMAS)
                 ]
                 served = [seconds * 1e3 for seconds in taken if seconds is not None]
                 row["ready_ms"][engine.name] = statistics.median(served) if len(served) == NUM_SCHEMAS else None

@@ -57,7 +57,7 @@ def main() -> None:
     fsm, _ = fsm_engines(tokenizer, vocab_size)
     peers = [fsm, *engines(tokenizer, vocab_size)]
     for engine in peers:
-        seconds_to_ready(engine, union("anyOf", 2, version=0))
+        seconds_to_ready(engine, union("anyOf", 2, mark=0))
     for keyword in ("anyOf", "oneOf"):
         for num_tools in NUM_TOOLS[:2] if arguments.quick else NUM_TOOLS:
             row: dict[str, Any] = {"union": keyword, "tools": num_tools, "ready_ms": {}}
