@@ -55,7 +55,7 @@ bool EmbeddedSchema::has_end(const EmbeddedPosition& position) { return json(pos
 bool EmbeddedSchema::are_equal(const EmbeddedPosition& a, const EmbeddedPosition& b) { return json(a).equals(json(b)); }
 
 std::optional<std::string> EmbeddedSchema::key(const EmbeddedPosition& position) {
-  return json(position).remembers_text() ? std::nullopt : std::optional(json(position).key());
+  return json(position).key();
 }
 
 std::shared_ptr<engine::EmbeddedStackLanguage> EmbeddedSchema::stack_language() {

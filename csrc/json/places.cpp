@@ -13,14 +13,14 @@ constexpr size_t kFirstMoves = 1 << 6;
 PlacePtr Places::of(Position position) {
   bool is_complete = position.is_complete();
   auto of_one_text = [&] { return std::make_shared<const Place>(std::move(position), is_complete, Place::kNoNumber); };
-  if (position.remembers_text()) return of_one_text();
-  std::string key = position.key();
-  auto known = by_key_.find(key);
+  std::optional<std::string> key = position.key();
+  if (!key) return of_one_text();
+  auto known = by_key_.find(*key);
   if (known != by_key_.end()) return shared(*known->second);
   if (places_.size() == kMaxPlaces) return of_one_text();
-  bytes_ += kBytesPerPlace + key.size();
+  bytes_ += kBytesPerPlace + key->size();
   const Place& place = places_.emplace_back(std::move(position), is_complete, uint32_t(places_.size()));
-  by_key_.emplace(std::move(key), &place);
+  by_key_.emplace(*std::move(key), &place);
   return shared(place);
 }
 

@@ -34,8 +34,8 @@ struct Place {
 // long.
 using PlacePtr = std::shared_ptr<const Place>;
 
-// The places that texts share, and the tokens that lead from one to another. Positions that
-// remember texts are not among them. A place is found by its states and names when a token
+// The places that texts share, and the tokens that lead from one to another. Positions
+// without a key are not among them. A place is found by its states and names when a token
 // is first read there, and by a number from then on, as in an automaton that is determinized
 // while it runs (Thompson, 1968; re2).
 class Places {

@@ -10,6 +10,8 @@ namespace structout::json {
 
 namespace {
 
+constexpr uint32_t kMaxKeyDepth = 128;
+
 std::shared_ptr<const Memory> with_used(const std::shared_ptr<const Memory>& memory, UsedValues used) {
   return std::make_shared<const Memory>(Memory{std::make_shared<const UsedValues>(std::move(used)), 0, memory->names});
 }
@@ -334,7 +336,8 @@ std::string Position::key_within(const Frame& item) const {
   return depends_on_text ? key + text : key;
 }
 
-std::string Position::key() const {
+std::optional<std::string> Position::key() const {
+  if (remembers_text() || (below_ != nullptr && below_->depth > kMaxKeyDepth)) return std::nullopt;
   std::string key;
   auto append = [&key](uint32_t number) { key.append(reinterpret_cast<const char*>(&number), sizeof number); };
   auto append_names = [&](const Memory* memory) {

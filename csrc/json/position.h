@@ -53,6 +53,7 @@ struct Frame {
         item(is_item            ? this
              : below != nullptr ? below->item
                                 : nullptr),
+        depth(below == nullptr ? 1 : below->depth + 1),
         below(std::move(below)),
         memory(std::move(memory)) {}
   ~Frame() { free_list(std::move(below), &Frame::below); }
@@ -61,6 +62,7 @@ struct Frame {
   // Whether any frame from here down has a memory, or has used texts in it.
   bool has_memory, has_used;
   const Frame* item;  // the first from here down that waits for an item that is remembered
+  uint32_t depth;     // how many frames there are from here down
   std::shared_ptr<const Frame> below;
   std::shared_ptr<const Memory> memory;
 };
@@ -102,9 +104,9 @@ class Position final : public engine::EmbeddedPosition {
   // The bytes that must follow.
   std::string forced() const;
 
-  // Equal for positions of a machine from which the same may follow, if they do not
-  // remember texts.
-  std::string key() const;
+  // Equal for positions of a machine from which the same may follow. None where it would be
+  // long: where texts are remembered, or the stack is deep.
+  std::optional<std::string> key() const;
 
   // Whether the same may follow as from another position. False where it takes long to
   // tell: where texts are remembered.

@@ -1,6 +1,7 @@
 """What large schemas cost the engine, in steps of work: the same on every machine."""
 
 import json
+import time
 
 import jsonschema
 import pytest
@@ -83,6 +84,13 @@ def test_conditions_are_those_of_jsonschema(family):
     assert {True, False} == set(valid)
     index = ENGINE.compile(schema)
     assert [index.matches(json.dumps(document).encode()) for document in DOCUMENTS] == valid
+
+
+def test_token_costs_the_same_however_deep_it_stands():
+    walk = ENGINE.walk(ENGINE.compile({}))
+    start = time.process_time()
+    assert walk.matcher.accept([*b"[" * 20_000, *b"]" * 20_000])
+    assert time.process_time() - start < 1  # 0.02; 6 where each token looks at the whole stack
 
 
 def test_work_of_an_enum_value_is_that_of_its_own_part():
