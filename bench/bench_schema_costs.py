@@ -1,11 +1,11 @@
-"""Measures the time from a schema with long lists to the mask of its first key or item,
-beside xgrammar and llguidance alone.
+"""Measures the time from a schema with long lists to the mask of its first key, item
+or character, beside xgrammar and llguidance alone.
 
     python bench/bench_schema_costs.py [--quick]
 
-Enums of objects, oneOf of overlapping objects, chains of dependentRequired, clauses of
-anyOf, unions of tools, and 4, 16 and 64 conditions of a kind. CPU time of compilation
-and of the masks before and after ``{`` or ``[``; the median of three new schemas.
+Enums, oneOf of overlapping objects, chains of dependentRequired, clauses of anyOf,
+unions of tools, and 4, 16 and 64 conditions of a kind. CPU time of compilation and of
+the masks before and after ``{``, ``[`` or ``"``; the median of three new schemas.
 """
 
 import statistics
@@ -28,12 +28,17 @@ from support import large_schemas
 NUM_SCHEMAS = 3
 
 
+def strings(count: int, mark: str) -> dict[str, Any]:
+    return {"type": "string", "enum": [f"value {mark}{i}" for i in range(count)]}
+
+
 def tools(count: int, mark: str) -> dict[str, Any]:
     return union("anyOf", count, mark)
 
 
 FAMILIES = (
     ("enum of objects", large_schemas.listed_objects, (300, 5000)),
+    ("enum of strings", strings, (5_000, 100_000)),
     ("oneOf, overlapping", large_schemas.overlapping_branches, (35, 100)),
     ("dependentRequired", large_schemas.chain_of_dependencies, (200,)),
     ("anyOf over 60 keys", large_schemas.clauses, (210,)),
@@ -42,7 +47,7 @@ FAMILIES = (
 )
 
 
-def seconds_to_first_key(engine: Engine, schema: dict[str, Any], brackets: Mapping[str, int]) -> float | None:
+def seconds_to_first_key(engine: Engine, schema: dict[str, Any], openings: Mapping[str, int]) -> float | None:
     """CPU seconds. None if the engine refuses the schema or has no steps."""
     start = time.process_time()
     try:
@@ -51,7 +56,7 @@ def seconds_to_first_key(engine: Engine, schema: dict[str, Any], brackets: Mappi
         if walk is None:
             return None
         walk.fill()
-        if not walk.accept(brackets[schema.get("type", "object")]):
+        if not walk.accept(openings[schema.get("type", "object")]):
             return None
         walk.fill()
     except Refused:
@@ -66,18 +71,19 @@ def main() -> None:
     parsed = arguments.parse_args()
     tokenizer = trained_tokenizer(2000, 1_000_000) if parsed.quick else large_tokenizer()
     vocab_size = len(tokenizer) if parsed.quick else VOCAB_SIZE
-    brackets = {type_: tokenizer.convert_tokens_to_ids(begin) for type_, begin in (("object", "{"), ("array", "["))}
+    begins = {"object": "{", "array": "[", "string": '"'}
+    openings = {type_: tokenizer.convert_tokens_to_ids(begin) for type_, begin in begins.items()}
     results = harness.ResultsFile("schema_costs", torch.device("cpu"), parsed)
     fsm, _ = fsm_engines(tokenizer, vocab_size)
     peers = [fsm, *(engine for engine in engines(tokenizer, vocab_size) if engine.name != "structout")]
     for engine in peers:
-        seconds_to_first_key(engine, tools(2, "first"), brackets)
+        seconds_to_first_key(engine, tools(2, "first"), openings)
     for name, family, counts in FAMILIES:
         for count in counts[:1] if parsed.quick else counts:
             row: dict[str, Any] = {"schema": name, "length": count, "ready_ms": {}}
             for engine in peers:
                 taken = [
-                    seconds_to_first_key(engine, family(count, f"{version}_"), brackets)
+                    seconds_to_first_key(engine, family(count, f"{version}_"), openings)
                     for version in range(NUM_SCHEMAS)
                 ]
                 served = [seconds * 1e3 for seconds in taken if seconds is not None]

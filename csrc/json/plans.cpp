@@ -39,10 +39,14 @@ class Planner::PlanMaker {
     for (Formula& formula : after_) {
       for (auto [child, value] : plan_.decided) formula = with(formula, child, value);
     }
-    std::vector<Formula>& tracked = plan_.tracked;
-    tracked.erase(
-        std::remove_if(tracked.begin(), tracked.end(), [this](Formula child) { return is_irrelevant(child); }),
-        tracked.end());
+    std::vector<Formula> tracked;
+    for (Formula child : plan_.tracked) {
+      if (!is_irrelevant(child))
+        tracked.push_back(child);
+      else
+        for (Formula& formula : after_) formula = with(formula, child, true);
+    }
+    plan_.tracked = tracked;
     if (tracked.size() > kMaxTracked) throw engine::LimitError("schema_children", tracked.size(), kMaxTracked);
     goal = formulas_.conjunction({goal, values_before(after_[0])});
     if (!planner_.liveness_.is_satisfiable(goal)) return plan_;
