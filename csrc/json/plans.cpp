@@ -1,6 +1,7 @@
 #include "json/plans.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <unordered_map>
 
@@ -41,10 +42,11 @@ class Planner::PlanMaker {
     }
     std::vector<Formula> tracked;
     for (Formula child : plan_.tracked) {
-      if (!is_irrelevant(child))
-        tracked.push_back(child);
-      else
+      if (is_irrelevant(child)) {
         for (Formula& formula : after_) formula = with(formula, child, true);
+      } else {
+        tracked.push_back(child);
+      }
     }
     plan_.tracked = tracked;
     if (tracked.size() > kMaxTracked) throw engine::LimitError("schema_children", tracked.size(), kMaxTracked);
@@ -140,7 +142,22 @@ class Planner::PlanMaker {
     // With one sign, what is possible with the harder truth is possible with the other.
     if (signs_[child] != kPositive) if_false = formulas_.conjunction({formulas_.negation(child), if_false});
     if (signs_[child] != kNegative) if_true = formulas_.conjunction({child, if_true});
-    return formulas_.disjunction({if_true, if_false});
+    return either(if_true, if_false);
+  }
+
+  // A disjunction, with what both ask outside of it.
+  Formula either(Formula a, Formula b) {
+    auto parts_of = [this](Formula formula) {
+      return formulas_.op(formula) == Op::kAnd ? formulas_.operands(formula) : std::vector<Formula>{formula};
+    };
+    const std::vector<Formula> of_a = parts_of(a), of_b = parts_of(b);
+    std::vector<Formula> common, only_a, only_b;
+    std::set_intersection(of_a.begin(), of_a.end(), of_b.begin(), of_b.end(), std::back_inserter(common));
+    std::set_difference(of_a.begin(), of_a.end(), common.begin(), common.end(), std::back_inserter(only_a));
+    std::set_difference(of_b.begin(), of_b.end(), common.begin(), common.end(), std::back_inserter(only_b));
+    common.push_back(
+        formulas_.disjunction({formulas_.conjunction(std::move(only_a)), formulas_.conjunction(std::move(only_b))}));
+    return formulas_.conjunction(std::move(common));
   }
 
   // The formula with the truth of a child, and of the other children that it decides. To
