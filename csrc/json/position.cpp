@@ -10,7 +10,7 @@ namespace structout::json {
 
 namespace {
 
-constexpr uint32_t kMaxKeyDepth = 128;
+constexpr uint32_t kMaxKeyDepth = 512;
 
 std::shared_ptr<const Memory> with_used(const std::shared_ptr<const Memory>& memory, UsedValues used) {
   return std::make_shared<const Memory>(Memory{std::make_shared<const UsedValues>(std::move(used)), 0, memory->names});

@@ -96,12 +96,12 @@ def test_invalid_constraint_fails_only_its_own_request(manager, params):
 def test_constraint_above_a_limit_fails_without_compiling(manager, monkeypatch):
     compiled = []
     monkeypatch.setattr(BackendSet, "compile", lambda backends, constraint: compiled.append(constraint))
-    num_alternatives = manager.config.limits.alternatives + 1
-    manager.add_request("bad", StructuredOutputsParams(choice=["a"] * num_alternatives))
+    most = manager.config.limits.alternatives
+    manager.add_request("bad", StructuredOutputsParams(choice=["a"] * (most + 1)))
     assert manager.status("bad") is GrammarStatus.FAILED
     error = manager.error("bad")
     assert isinstance(error, GrammarLimitError)
-    assert (error.limit, error.got, error.max, error.request_id) == ("alternatives", 5001, 5000, "bad")
+    assert (error.limit, error.got, error.max, error.request_id) == ("alternatives", most + 1, most, "bad")
     assert not compiled
 
 
