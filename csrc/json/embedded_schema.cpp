@@ -54,9 +54,7 @@ bool EmbeddedSchema::has_end(const EmbeddedPosition& position) { return json(pos
 
 bool EmbeddedSchema::are_equal(const EmbeddedPosition& a, const EmbeddedPosition& b) { return json(a).equals(json(b)); }
 
-std::optional<std::string> EmbeddedSchema::key(const EmbeddedPosition& position) {
-  return json(position).key();
-}
+std::optional<std::string> EmbeddedSchema::key(const EmbeddedPosition& position) { return json(position).key(); }
 
 std::shared_ptr<engine::EmbeddedStackLanguage> EmbeddedSchema::stack_language() {
   return std::make_shared<StackSchema>(states_);
