@@ -137,11 +137,13 @@ class Planner::PlanMaker {
   Formula values_by_child(Formula rest) {
     Formula child = *std::find_if(plan_.tracked.begin(), plan_.tracked.end(),
                                   [&](Formula each) { return formulas_.mentions(rest, undecided(each)); });
-    Formula if_true = values_before(with_decided(rest, child, true));
-    Formula if_false = values_before(with_decided(rest, child, false));
-    // With one sign, what is possible with the harder truth is possible with the other.
+    Formula rest_if_true = with_decided(rest, child, true);
+    bool decides_others = rest_if_true != with(rest, child, true);
+    Formula if_true = values_before(rest_if_true), if_false = values_before(with_decided(rest, child, false));
+    // With one sign, what is possible with the harder truth is possible with the other, as
+    // long as it is asked of the same.
     if (signs_[child] != kPositive) if_false = formulas_.conjunction({formulas_.negation(child), if_false});
-    if (signs_[child] != kNegative) if_true = formulas_.conjunction({child, if_true});
+    if (signs_[child] != kNegative || decides_others) if_true = formulas_.conjunction({child, if_true});
     return either(if_true, if_false);
   }
 
@@ -173,10 +175,11 @@ class Planner::PlanMaker {
       auto may_hold = [&](Formula also) {
         return planner_.liveness_.is_satisfiable(formulas_.conjunction({literal, also}));
       };
-      if (!may_hold(other))
+      if (!may_hold(other)) {
         truths[atom] = kNever;
-      else if (!may_hold(formulas_.negation(other)))
+      } else if (!may_hold(formulas_.negation(other))) {
         truths[atom] = kAlways;
+      }
     }
     return formulas_.substitute(rest, [&](Formula atom) {
       auto found = truths.find(atom);

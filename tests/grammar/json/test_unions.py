@@ -149,6 +149,19 @@ def test_large_union_is_ready_in_time(name):
     assert time.thread_time() - start < 1
 
 
+def test_condition_without_values_excludes_its_own_alone():
+    """The conditions exclude one another, and what some of them ask, no value is."""
+    impossible = {"properties": {"value": {"type": "integer", "minimum": 5, "maximum": 4}}}
+    then = [{"properties": {"value": {"const": i}}} if i % 2 else impossible for i in range(6)]
+    kinds = [f"K{i}" for i in range(6)]
+    conditions = [{"if": {"properties": {"kind": {"const": kinds[i]}}}, "then": then[i]} for i in range(6)]
+    schema = {"properties": {"kind": {"enum": kinds}}, "required": ["kind", "value"], "allOf": conditions}
+    for engine in (ENGINE, JsonEngine(declared=True)):
+        walk = engine.walk(engine.compile(schema))
+        assert walk.matcher.accept([*b'{"kind":"K'])
+        assert bytes(walk.allowed().tolist()) == b"135"
+
+
 def names(*keys, **others):
     return {"type": "object", "properties": {key: {"type": "integer"} for key in keys}} | others
 
