@@ -35,7 +35,7 @@ class Planner::PlanMaker {
   }
 
   Plan make() {
-    if (!context_.is_live(after_[0])) return {};
+    if (!may_be_live(after_[0])) return {};
     Formula goal = formulas_.conjunction(split_children());
     for (Formula& formula : after_) {
       for (auto [child, value] : plan_.decided) formula = with(formula, child, value);
@@ -100,7 +100,7 @@ class Planner::PlanMaker {
     auto is_live_with = [&](Formula child, bool value) {
       int sign = signs_[child];
       bool is_known = is_surely_live || sign == 0 || sign == (value ? kPositive : kNegative);
-      return is_known || context_.is_live(with(after_[0], child, value));
+      return is_known || may_be_live(with(after_[0], child, value));
     };
     std::vector<Formula> goal;
     for (Formula child : children_) {

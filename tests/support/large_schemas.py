@@ -101,6 +101,27 @@ def branches_with_a_late_key(count: int, mark: str = "") -> Schema:
     }
 
 
+def kinds_beside_free_keys(count: int, mark: str = "") -> Schema:
+    """Kinds of objects that share keys, and objects of one key of any other name."""
+    kinds = [
+        {
+            "type": "object",
+            "properties": {
+                "kind": {"const": f"K{i}"},
+                f"a{mark}{i}": {"type": "string"},
+                "default": {"type": "array"},
+                "marker": {"type": "string"},
+            },
+            "required": ["kind"],
+            "additionalProperties": False,
+        }
+        for i in range(count)
+    ]
+    labels = {"type": "array", "items": {"type": "string"}}
+    one_key = {"type": "object", "additionalProperties": labels, "minProperties": 1, "maxProperties": 1}
+    return {"oneOf": [{"anyOf": kinds}, one_key | {"not": {"required": [f"prefix{mark}"]}}]}
+
+
 def nested_nodes(count: int, mark: str = "") -> Schema:
     """Each node has children of all kinds."""
     node = {"$ref": "#/$defs/node"}
@@ -147,6 +168,7 @@ def negated_pairs(count: int, mark: str = "") -> Schema:
 CONDITIONS = (
     conditions_on_a_key,
     branches_with_a_late_key,
+    kinds_beside_free_keys,
     nested_nodes,
     unanchored_patterns,
     schemas_of_keys,

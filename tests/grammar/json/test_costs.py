@@ -72,6 +72,8 @@ DOCUMENTS = [
     *({f"a{i}": value for i in range(count)} for count in (1, 3, 5) for value in (1, "x")),
     *({"a1": a, "b1": b} for a in (1, "x") for b in (1, "x")),
     *([f"i{i}" for i in range(count)] for count in (4, 5, 6)),
+    *({"kind": kind, "a1": "x", "marker": "y"} for kind in ("K1", "K2")),
+    *({key: labels} for key in ("marker", "prefix", "other") for labels in ([], ["x"], [1])),
     {},
 ]  # fmt: skip
 
