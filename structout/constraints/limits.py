@@ -43,7 +43,7 @@ class Limits:
     length_bound: int = 2**31 - 1
     required_length: int = 1_000_000
     properties: int = 1_000
-    branches: int = 256
+    branches: int = 400
     references: int = 16_384
     compiled_bytes: int = 128 << 20
 
