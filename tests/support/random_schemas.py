@@ -138,13 +138,13 @@ class RandomSchema:
             yield mutated(text, rng) if rng.random() < 0.1 else text
 
     def hints(self) -> list[bytes]:
-        """What matches the patterns and formats, as it stands in a string without
-        escapes by number."""
+        """What matches the patterns and formats, as it stands in a string, if possible
+        without escapes by number."""
         hints = [samples[0].encode() for name, samples in FORMAT_SAMPLES.items() if f'"{name}"' in self.text]
         for pattern in self._patterns.values():
             samples = {pattern.sample(self._rng) for _ in range(20)} - {""}
             written = sorted(json.dumps(sample, ensure_ascii=False)[1:-1].encode() for sample in samples)
-            hints += [hint for hint in written if rb"\u" not in hint][:4]
+            hints += ([hint for hint in written if rb"\u" not in hint] or written)[:4]
         return hints
 
     # -- schemas ------------------------------------------------------------------
