@@ -52,7 +52,7 @@ std::vector<uint32_t> DeclaredOrder::names() const {
       index = ready.top();
       ready.pop();
     }
-    if (is_placed[index]) continue;
+    if (is_placed[index]) continue;  // to break a cycle, before it was ready
     is_placed[index] = true;
     ordered.push_back(names_[index].name);
     for (uint32_t next : names_[index].after) {

@@ -64,8 +64,8 @@ std::optional<std::vector<Key>> Liveness::some_free_keys(const std::vector<Formu
   return keys;
 }
 
-// Of several sets of keys that ask the same, any may describe a key. Texts are divided only
-// by what asks for values that exclude one another, and first by what excludes most.
+// Sets of keys with the same child count as one. Keys are split by a set only while some
+// children conflict, and first by the child that conflicts with most others.
 Formula Liveness::free_texts(const std::vector<Formula>& for_keys, const KeyOrder& order) {
   std::map<Formula, std::vector<Formula>> sets;  // by child
   for (Formula atom : for_keys) sets[formulas_[atom].b].push_back(formulas_[atom].a);

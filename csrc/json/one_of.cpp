@@ -4,6 +4,7 @@
 #include <numeric>
 #include <optional>
 
+#include "base/sorted_set.h"
 #include "json/decimal.h"
 #include "json/schema.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 constexpr size_t kMaxBranches = 400;  // each is compared with all others
 
-using Scalars = std::vector<std::string>;  // sorted
+using Scalars = std::vector<std::string>;  // sorted, each once
 
 // A text for each null, boolean, number and string; equal values have equal ones.
 std::string scalar_text(const Value& value) {
@@ -28,7 +29,7 @@ std::optional<Scalars> scalars(const std::vector<Value>& values) {
     if (value.is_array() || value.is_object()) return std::nullopt;
     texts.push_back(scalar_text(value));
   }
-  std::sort(texts.begin(), texts.end());
+  engine::make_set(texts);
   return texts;
 }
 
@@ -59,18 +60,16 @@ std::optional<uint32_t> discriminator(const Branch& a, const Branch& b) {
 
 // A name that tells each of some branches from all others, if it is there.
 std::optional<uint32_t> discriminator(const std::vector<const Branch*>& branches) {
-  for (const auto& [name, values] : branches[0]->keys) {
+  for (const auto& [name, ignored] : branches[0]->keys) {
+    auto lists_values = [name = name](const Branch* branch) { return branch->keys.count(name) > 0; };
+    if (!std::all_of(branches.begin(), branches.end(), lists_values)) continue;
     Scalars all;
     for (const Branch* branch : branches) {
-      auto found = branch->keys.find(name);
-      if (found == branch->keys.end()) break;
-      Scalars own = found->second;
-      own.erase(std::unique(own.begin(), own.end()), own.end());
+      const Scalars& own = branch->keys.at(name);
       all.insert(all.end(), own.begin(), own.end());
-      if (branch != branches.back()) continue;
-      std::sort(all.begin(), all.end());
-      if (std::adjacent_find(all.begin(), all.end()) == all.end()) return name;
     }
+    std::sort(all.begin(), all.end());
+    if (std::adjacent_find(all.begin(), all.end()) == all.end()) return name;
   }
   return std::nullopt;
 }

@@ -96,10 +96,10 @@ class Planner::PlanMaker {
   // Tells the children that are decided from those that are tracked, and returns what is
   // decided.
   std::vector<Formula> split_children() {
-    bool is_surely_live = this->is_surely_live(after_[0]);
+    bool is_always_live = is_surely_live(after_[0]);
     auto is_live_with = [&](Formula child, bool value) {
       int sign = signs_[child];
-      bool is_known = is_surely_live || sign == 0 || sign == (value ? kPositive : kNegative);
+      bool is_known = is_always_live || sign == 0 || sign == (value ? kPositive : kNegative);
       return is_known || may_be_live(with(after_[0], child, value));
     };
     std::vector<Formula> goal;
@@ -137,9 +137,10 @@ class Planner::PlanMaker {
   Formula values_by_child(Formula rest) {
     Formula child = *std::find_if(plan_.tracked.begin(), plan_.tracked.end(),
                                   [&](Formula each) { return formulas_.mentions(rest, undecided(each)); });
-    Formula rest_if_true = with_decided(rest, child, true);
-    bool decides_others = rest_if_true != with(rest, child, true);
-    Formula if_true = values_before(rest_if_true), if_false = values_before(with_decided(rest, child, false));
+    Formula with_true = with(rest, child, true), with_false = with(rest, child, false);
+    Formula rest_if_true = with_decided(with_true, child, true);
+    bool decides_others = rest_if_true != with_true;
+    Formula if_true = values_before(rest_if_true), if_false = values_before(with_decided(with_false, child, false));
     // With one sign, what is possible with the harder truth is possible with the other, as
     // long as it is asked of the same.
     if (signs_[child] != kPositive) if_false = formulas_.conjunction({formulas_.negation(child), if_false});
@@ -162,10 +163,10 @@ class Planner::PlanMaker {
     return formulas_.conjunction(std::move(common));
   }
 
-  // The formula with the truth of a child, and of the other children that it decides. To
-  // look for these pays where the child holds: a value is seldom all that another is not.
+  // The formula, which has the truth of a child, with that of the other children that it
+  // decides. To look for these pays where the child holds: values that lack one property
+  // seldom share another.
   Formula with_decided(Formula rest, Formula child, bool value) {
-    rest = with(rest, child, value);
     if (is_surely_live(rest) || (!value && signs_[child] != kMixed)) return rest;
     Formula literal = value ? child : formulas_.negation(child);
     std::unordered_map<Formula, Formula> truths;  // of the atoms of other children

@@ -10,7 +10,7 @@ namespace structout::json {
 
 namespace {
 
-constexpr uint32_t kMaxKeyDepth = 512;
+constexpr uint32_t kMaxKeyDepth = 512;  // in frames: a key is as long as the stack
 
 std::shared_ptr<const Memory> with_used(const std::shared_ptr<const Memory>& memory, UsedValues used) {
   return std::make_shared<const Memory>(Memory{std::make_shared<const UsedValues>(std::move(used)), 0, memory->names});

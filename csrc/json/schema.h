@@ -169,6 +169,7 @@ class Schema {
   // The child formula of a schema that a schema in the present context leads to. It is
   // that of the target for a schema that only refers to another.
   Formula child(const Value& schema, int num_references = kMaxReferences);
+  Formula child_of_keywords(const Node& node, int num_references);
   // Whether a schema has no keywords but this one and annotations.
   bool asks_nothing_beside(const Value& schema, std::string_view keyword) const;
   // The context of such a schema.

@@ -95,14 +95,18 @@ Formula Schema::child(const Value& schema, int num_references) {
   auto known = children_.find(node);
   if (known != children_.end()) return known->second;
   check_keyword_types(document_, schema);
-  Formula child = asks_nothing_beside(schema, "") ? kAlways : kNever;
-  if (child == kNever && num_references > 0 && (is_lone_reference(schema) || asks_nothing_beside(schema, "$ref"))) {
-    InContext within(*this, node.context);
-    if (const Value* target = reference_target(schema, "$ref")) child = this->child(*target, num_references - 1);
-  }
-  if (child == kNever) child = formulas_.atom(Op::kSchema, number_alike(node));
+  Formula child = asks_nothing_beside(schema, "") ? kAlways : child_of_keywords(node, num_references);
   children_.emplace(node, child);
   return child;
+}
+
+Formula Schema::child_of_keywords(const Node& node, int num_references) {
+  const Value& schema = *node.value;
+  if (num_references > 0 && (is_lone_reference(schema) || asks_nothing_beside(schema, "$ref"))) {
+    InContext within(*this, node.context);
+    if (const Value* target = reference_target(schema, "$ref")) return child(*target, num_references - 1);
+  }
+  return formulas_.atom(Op::kSchema, number_alike(node));
 }
 
 bool Schema::asks_nothing_beside(const Value& schema, std::string_view keyword) const {
