@@ -374,6 +374,22 @@ const Object& Objects::prepared(uint32_t number) {
   return object;
 }
 
+Numbers Objects::possible_keys(uint32_t number) {
+  const Object& object = prepared(number);
+  Numbers keys;
+  for (uint32_t i = 0; i < object.num_names(); ++i) {
+    if (object.allows_spelling(i))
+      keys.push_back(number_of_key({order(object).order.names[order(object).by_spelling[i]]}));
+  }
+  if (!object.allows_free) return keys;
+  std::vector<Key> free = {Key()};
+  for (Formula set : object.sets) free.push_back({Key::kFree, {set}});
+  for (const Key& key : free) {
+    if (may_come(number, number_of_key(key))) keys.push_back(number_of_key(key));
+  }
+  return keys;
+}
+
 bool Objects::holds(const Guard& guard, const PastKeys& names) const {
   if (guard.kind == Guard::kNone) return true;
   const Object& object = objects_[guard.object];

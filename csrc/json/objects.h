@@ -105,6 +105,9 @@ class Objects {
   // The same object, if the names before a position are left out.
   uint32_t at_position(uint32_t object, uint32_t position);
 
+  // Keys that may come next: the names, and of the free keys those of no set and of one.
+  Numbers possible_keys(uint32_t object);
+
   // What is asked of the value of a key.
   const Plan& plan(uint32_t object, uint32_t key);
   // The same, as far as the object asks it whichever other keys come.

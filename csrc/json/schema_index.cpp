@@ -15,6 +15,7 @@ SchemaIndex::SchemaIndex(std::string schema, SchemaOptions options, const TextFo
       max_growth_(max_growth),
       states_(new_states()),
       compiled_bytes_(states_->memory_bytes()) {
+  states_->rehearse();
   annotations_ = states_->annotations();
   EmbeddedSchema embedded(states_);
   embedded.hold();

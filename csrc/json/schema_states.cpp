@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "json/closure.h"
+#include "json/rehearsal.h"
 #include "masks/unique_number.h"
 
 namespace structout::json {
@@ -30,6 +31,11 @@ SchemaStates::Lock::Lock(SchemaStates& states)
 }
 
 SchemaStates::Lock::~Lock() { states_.memory_bytes_ = states_.size_in_bytes(); }
+
+void SchemaStates::rehearse() {
+  Lock lock(*this);
+  json::rehearse(*machine_);
+}
 
 PlacePtr SchemaStates::start() {
   Lock lock(*this);

@@ -25,6 +25,9 @@ class SchemaStates {
 
   const std::shared_ptr<const engine::VocabularyTrie>& shared_vocabulary() const { return vocabulary_; }
 
+  // See json::rehearse().
+  void rehearse();
+
   PlacePtr start();
 
   // The place after a token or bytes. Null if they are not allowed.

@@ -178,6 +178,33 @@ CONDITIONS = (
 )
 
 
+# -- conditions of which too many combinations can meet --------------------------------
+
+
+def multiples_to_contain(count: int) -> Schema:
+    """Any subset of the steps may have a multiple in one of three items."""
+    primes = [n for n in range(2, 400) if all(n % i for i in range(2, n))][:count]
+    return {"type": "array", "maxItems": 3, "allOf": [{"contains": {"multipleOf": prime}} for prime in primes]}
+
+
+def patterns_in_branches(count: int) -> Schema:
+    """A key may match any subset of the patterns, of which each asks something else."""
+    keys = ((f"k{i}", f"j{i}") for i in range(count))
+    branches = (
+        [{"patternProperties": {key: {"type": type_}}} for key, type_ in zip(pair, ("integer", "string"), strict=True)]
+        for pair in keys
+    )
+    return {"type": "object", "allOf": [{"anyOf": pair} for pair in branches]}
+
+
+def counted_keys_of_patterns(count: int) -> Schema:
+    """How many keys can come depends on which patterns one key may match."""
+    return unanchored_patterns(count) | {"additionalProperties": True, "minProperties": 2}
+
+
+COMBINATIONS = (multiples_to_contain, patterns_in_branches, counted_keys_of_patterns)
+
+
 def tool_calls(count: int) -> Schema:
     """An array of calls of tools, each with arguments of its own."""
 

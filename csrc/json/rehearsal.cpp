@@ -1,0 +1,170 @@
+#include "json/rehearsal.h"
+
+#include <algorithm>
+#include <deque>
+#include <set>
+#include <utility>
+
+namespace structout::json {
+
+namespace {
+
+constexpr size_t kFewConditions = 8;     // on one value: so few meet no limit
+constexpr uint64_t kMaxSteps = 100'000;  // of the budget: some 10 ms
+constexpr uint64_t kMaxStepsForVerdicts = 10'000;
+constexpr size_t kMaxTries = 3;  // of verdicts on one value, that tell what follows it
+
+enum class Part { kValue, kObject, kArray };
+
+// A value that a list of children asks for, or an object or array between two of its parts.
+struct Scene {
+  Part part;
+  uint32_t number;  // of the list, of the object or of the array
+  Formula goal;     // of the value, for its place in the schema
+
+  bool operator<(const Scene& other) const { return std::pair(part, number) < std::pair(other.part, other.number); }
+};
+
+class Rehearsal {
+ public:
+  explicit Rehearsal(Machine& machine) : machine_(machine), schema_(machine.schema()) {}
+
+  void run() {
+    Formula root = schema_.root();
+    add({Part::kValue, machine_.lists().number_of({root}), root});
+    const uint64_t end = schema_.budget().total() + kMaxSteps;
+    while (!scenes_.empty() && schema_.budget().total() < end) {
+      Scene scene = scenes_.front();
+      scenes_.pop_front();
+      schema_.budget().restart();
+      try {
+        play(scene);
+      } catch (engine::LimitError& error) {
+        if (error.place.empty()) error.place = schema_.place_of(scene.goal);
+        throw;
+      }
+    }
+    schema_.budget().restart();
+  }
+
+ private:
+  void add(const Scene& scene) {
+    if (known_.insert(scene).second) scenes_.push_back(scene);
+  }
+  void add_value(const Plan& plan) {
+    if (plan.is_live) add({Part::kValue, plan.children, machine_.lists()[plan.children][0]});
+  }
+
+  void play(const Scene& scene) {
+    switch (scene.part) {
+      case Part::kValue:
+        return play_value(scene);
+      case Part::kObject:
+        return play_object(scene);
+      case Part::kArray:
+        return play_array(scene);
+    }
+  }
+
+  void play_value(const Scene& scene) {
+    State value = machine_.before_value(scene.number);
+    for (char byte : {'"', '0'}) machine_.action(value, uint8_t(byte));
+    Action object = machine_.action(value, '{'), array = machine_.action(value, '[');
+    if (object.kind == Action::kReplace) {
+      add({Part::kObject, machine_.at<ObjectStart>(object.state)->object, scene.goal});
+    }
+    if (array.kind == Action::kReplace) add({Part::kArray, machine_.at<ArrayStart>(array.state)->array, scene.goal});
+  }
+
+  void play_object(const Scene& scene) {
+    Objects& objects = machine_.objects();
+    for (uint32_t key : objects.possible_keys(scene.number)) {
+      const Plan plan = objects.plan(scene.number, key);
+      add_value(plan);
+      if (plan.tracked.empty()) continue;  // what follows asks for no more
+      for (const std::vector<bool>& verdicts : some_verdicts(plan)) {
+        std::optional<uint32_t> after = objects.after(scene.number, key, verdicts);
+        if (after) add({Part::kObject, *after, scene.goal});
+      }
+    }
+  }
+
+  void play_array(const Scene& scene) {
+    Arrays& arrays = machine_.arrays();
+    const Plan plan = arrays.item_plan(scene.number);
+    add_value(plan);
+    if (!plan.is_live) return;
+    for (const std::vector<bool>& verdicts : some_verdicts(plan)) {
+      std::optional<uint32_t> after = arrays.after(scene.number, verdicts);
+      if (after) add({Part::kArray, *after, scene.goal});
+    }
+  }
+
+  // Verdicts that some values have, as far as little work finds them: beside the goal as few
+  // as possible hold, and one of the first that are tracked.
+  std::vector<std::vector<bool>> some_verdicts(const Plan& plan) {
+    std::vector<std::vector<bool>> all;
+    engine::WorkAllowance allowance(kMaxStepsForVerdicts);
+    schema_.budget().draw_from(&allowance);
+    try {
+      for (size_t first = 0; first <= std::min(plan.tracked.size(), kMaxTries); ++first) {
+        std::vector<bool> verdicts = verdicts_with(plan, first);
+        bool is_new = !verdicts.empty() && std::find(all.begin(), all.end(), verdicts) == all.end();
+        if (is_new) all.push_back(std::move(verdicts));
+      }
+    } catch (const engine::OverAllowance&) {
+    }
+    schema_.budget().draw_from(nullptr);
+    return all;
+  }
+  // None if the goal and the child before `first` exclude each other.
+  std::vector<bool> verdicts_with(const Plan& plan, size_t first) {
+    std::vector<Formula> known = {machine_.lists()[plan.children][0]};
+    if (first > 0) known.push_back(plan.tracked[first - 1]);
+    if (!is_satisfiable(known)) return {};
+    std::vector<bool> verdicts = {true};
+    for (Formula child : plan.tracked) {
+      known.push_back(schema_.formulas().negation(child));
+      verdicts.push_back(!is_satisfiable(known));
+      if (verdicts.back()) known.back() = child;
+    }
+    return verdicts;
+  }
+  bool is_satisfiable(const std::vector<Formula>& all) {
+    return machine_.liveness().is_satisfiable(schema_.formulas().conjunction(all));
+  }
+
+  Machine& machine_;
+  Schema& schema_;
+  std::deque<Scene> scenes_;
+  std::set<Scene> known_;
+};
+
+// How much of a formula depends on conditions: what it asks of all keys of a set, of some
+// items, and within alternatives.
+size_t num_conditions(Formulas& formulas, Formula formula) {
+  size_t count = 0;
+  for (Formula part : formulas.op(formula) == Op::kAnd ? formulas.operands(formula) : std::vector<Formula>{formula}) {
+    Op op = formulas.op(part);
+    if (op == Op::kNot) op = formulas.op(formulas[part].a);
+    if (op == Op::kForKeys || op == Op::kHas) ++count;
+    if (has_operands(op)) count += formulas.atoms(part).size();
+  }
+  return count;
+}
+
+}  // namespace
+
+void rehearse(Machine& machine) {
+  Schema& schema = machine.schema();
+  bool has_many_conditions = false;
+  for (Formula child : schema.children()) {
+    for (Type type : {Type::kObject, Type::kArray}) {
+      size_t count = num_conditions(schema.formulas(), schema.expand(child, type));
+      has_many_conditions = has_many_conditions || count > kFewConditions;
+    }
+  }
+  if (has_many_conditions) Rehearsal(machine).run();
+}
+
+}  // namespace structout::json
