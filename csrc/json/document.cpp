@@ -76,8 +76,33 @@ Document::Document(const std::string& text, const std::map<std::string, std::str
     read_referred(*schema, reference);
   }
   auto is_negating = [](const auto& known) { return has_negation(*known.first); };
-  may_differ_in_dependencies_ =
-      has_late_dependencies_ && std::any_of(resource_numbers_.begin(), resource_numbers_.end(), is_negating);
+  bool has_negating = std::any_of(resource_numbers_.begin(), resource_numbers_.end(), is_negating);
+  may_differ_in_dependencies_ = has_late_dependencies_ && has_negating;
+  if (has_negating) find_formats();
+}
+
+void Document::find_formats() {
+  std::unordered_map<const Value*, std::vector<const Value*>> leading_to;
+  std::vector<const Value*> pending;
+  for (auto [schema, resource] : resource_numbers_) {
+    int draft = resources_[resource].draft;
+    for (const Value* part : subschemas(*schema, draft)) leading_to[part].push_back(schema);
+    bool is_dynamic = false;
+    for (std::string_view keyword : kReferences) {
+      const Value* reference = string_at(*schema, keyword, draft);
+      if (reference == nullptr) continue;
+      is_dynamic = is_dynamic || keyword != "$ref";
+      if (const Value* target = referred(*schema, reference->text)) leading_to[target].push_back(schema);
+    }
+    const Value* format = schema->find("format");
+    if (is_dynamic || (format != nullptr && format->is_string())) pending.push_back(schema);
+  }
+  while (!pending.empty()) {
+    const Value* schema = pending.back();
+    pending.pop_back();
+    if (!with_formats_.insert(schema).second) continue;
+    for (const Value* other : leading_to[schema]) pending.push_back(other);
+  }
 }
 
 bool Document::read_other(const std::string& uri) {

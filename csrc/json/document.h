@@ -55,6 +55,11 @@ class Document {
   // drafts from 2019-09 on do not have it, and some keyword asks that a schema fails.
   bool may_differ_in_dependencies() const { return may_differ_in_dependencies_; }
 
+  // Whether validators that read `format` as an annotation may differ about a schema from
+  // those that assert it: a format stands in it or where its references lead, and some
+  // keyword asks that a schema fails.
+  bool may_differ_in_formats(const Value& schema) const { return with_formats_.count(&schema) > 0; }
+
   // A JSON pointer to a part of the documents. The URI stands before it in all but the
   // first.
   std::string pointer_to(const Value& part) const;
@@ -88,6 +93,7 @@ class Document {
   // Reads a document of `others`. Returns false if there is none.
   bool read_other(const std::string& uri);
   void read_document(const std::string& uri, const std::string& text);
+  void find_formats();
   void read_schemas(const Value& start, uint32_t resource);
   void read_referred(const Value& schema, const std::string& reference);
   uint32_t read_identifiers(const Value& schema, uint32_t resource);
@@ -107,6 +113,7 @@ class Document {
   std::map<ScopeAnchors, Scope> scope_numbers_ = {{{}, 0}};
   std::unordered_map<uint64_t, Scope> entered_;  // by scope and resource
   bool has_late_dependencies_ = false, may_differ_in_dependencies_ = false;
+  std::unordered_set<const Value*> with_formats_;  // schemas that lead to a format
 };
 
 }  // namespace structout::json

@@ -38,7 +38,8 @@ State Machine::start() {
       throw SchemaError(ErrorKind::kImpossible, "under uniqueItems, an array needs more items than there are values",
                         *array + "/uniqueItems");
     }
-    throw SchemaError(ErrorKind::kImpossible, "no value satisfies the schema", "#");
+    const char* readings = schema_.has_two_readings() ? ", with each format as an assertion and as an annotation" : "";
+    throw SchemaError(ErrorKind::kImpossible, std::string("no value satisfies the schema") + readings, "#");
   }
   for (Formula schema : schema_.children()) {
     uint32_t array = lists_.number_of({schema_.expand(schema, Type::kArray)});

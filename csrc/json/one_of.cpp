@@ -42,6 +42,7 @@ bool are_disjoint(const Scalars& a, const Scalars& b) {
 }
 
 struct Branch {
+  const Value* schema = nullptr;
   Formula formula = kNever;
   std::optional<Scalars> values;     // all that it allows, if it lists them
   std::map<uint32_t, Scalars> keys;  // the names whose values it lists
@@ -98,6 +99,7 @@ Formula Schema::exactly_one(const Value& schemas, Type type) {
   std::vector<Branch> branches;
   for (const Value& schema : schemas.items) {
     Branch branch;
+    branch.schema = &schema;
     branch.formula = expand(child(schema), type);
     if (branch.formula == kNever) continue;
     branch.values = listed_values(schema, kMaxReferences);
@@ -142,16 +144,27 @@ Formula Schema::exactly_one(const Value& schemas, Type type) {
   for (size_t i = 0; i < branches.size(); ++i) groups[find_group(i)].push_back(&branches[i]);
   std::vector<Formula> any;
   for (const auto& [first, group] : groups) {
-    std::vector<Formula> with_key, without_key;
-    for (const Branch* branch : group) with_key.push_back(branch->formula);
     std::optional<uint32_t> name = group.size() > 1 ? discriminator(group) : std::nullopt;
-    if (!name) {
-      any.push_back(formulas_.exactly_one(std::move(with_key)));
+    std::vector<const Value*> schemas_of_group;
+    std::vector<Formula> all;
+    for (const Branch* branch : group) {
+      schemas_of_group.push_back(branch->schema);
+      all.push_back(branch->formula);
+    }
+    if (group.size() == 1) {
+      any.push_back(all[0]);
       continue;
     }
-    for (Formula formula : with_key) without_key.push_back(without_name(formula, *name));
-    any.push_back(both(required(*name), any_of(with_key)));
-    any.push_back(both(no(required(*name)), formulas_.exactly_one(std::move(without_key))));
+    if (name) any.push_back(both(required(*name), any_of(all)));
+    Formula one = in_both_readings(schemas_of_group, type, [&](Type of) {
+      std::vector<Formula> branches_of_group;
+      for (const Value* schema : schemas_of_group) {
+        Formula formula = expand(child(*schema), of);
+        branches_of_group.push_back(name ? without_name(formula, *name) : formula);
+      }
+      return formulas_.exactly_one(std::move(branches_of_group));
+    });
+    any.push_back(name ? both(no(required(*name)), one) : one);
   }
   return any_of(any);
 }

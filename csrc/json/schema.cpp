@@ -9,9 +9,6 @@ namespace {
 constexpr size_t kMaxExpansions = 512;
 constexpr size_t kBytesPerStep = 16;  // of constants, in steps of the budget
 
-constexpr Type kAllTypes[] = {Type::kNull,   Type::kFalse, Type::kTrue,  Type::kNumber,
-                              Type::kString, Type::kArray, Type::kObject};
-
 Type type_of(const Value& value) { return Type(uint8_t(value.kind)); }
 
 bool is_type(const std::string& name, Type type) {
@@ -53,7 +50,7 @@ void Schema::refuse(const Value& schema, std::string_view keyword, const std::st
 Formula Schema::root() {
   Formula root = child(document_.root());
   if (!document_.may_differ_in_dependencies()) return root;
-  InContext without(*this, {0, true});
+  InContext without(*this, {0, true, FormatReading::kBoth});
   return both(root, child(document_.root()));
 }
 
@@ -270,13 +267,18 @@ void Schema::add_applicators(const Value& schema, Type type, std::vector<Formula
   }
   if (const Value* list = schema.find("anyOf")) all.push_back(any_of(expanded(*list)));
   if (const Value* list = schema.find("oneOf")) all.push_back(exactly_one(*list, type));
-  if (const Value* negated = schema.find("not")) all.push_back(no(expand(child(*negated), type)));
+  if (const Value* negated = schema.find("not")) {
+    all.push_back(in_both_readings({negated}, type, [&](Type of) { return no(expand(child(*negated), of)); }));
+  }
   const Value *condition = document_.find(schema, "if"), *then = document_.find(schema, "then"),
               *otherwise = document_.find(schema, "else");
   if (condition != nullptr && (then != nullptr || otherwise != nullptr)) {
-    Formula holds = expand(child(*condition), type);
-    if (then != nullptr) all.push_back(either(no(holds), expand(child(*then), type)));
-    if (otherwise != nullptr) all.push_back(either(holds, expand(child(*otherwise), type)));
+    all.push_back(in_both_readings({condition}, type, [&](Type of) {
+      Formula holds = expand(child(*condition), of), if_true = kAlways, if_false = kAlways;
+      if (then != nullptr) if_true = either(no(holds), expand(child(*then), of));
+      if (otherwise != nullptr) if_false = either(holds, expand(child(*otherwise), of));
+      return both(if_true, if_false);
+    }));
   }
   if (document_.draft(schema) <= 3) {
     if (const Value* extends = schema.find("extends")) {
@@ -286,7 +288,9 @@ void Schema::add_applicators(const Value& schema, Type type, std::vector<Formula
         all.push_back(expand(child(*extends), type));
       }
     }
-    if (const Value* disallowed = schema.find("disallow")) all.push_back(no(expand_types(*disallowed, 3, type)));
+    if (const Value* disallowed = schema.find("disallow")) {
+      all.push_back(in_both_readings({&schema}, type, [&](Type of) { return no(expand_types(*disallowed, 3, of)); }));
+    }
   }
 }
 
@@ -317,17 +321,21 @@ void Schema::add_array(const Value& schema, std::vector<Formula>& all) {
   if (const Value* contains = document_.find(schema, "contains")) {
     const Value *least = document_.find(schema, "minContains"), *most = document_.find(schema, "maxContains");
     uint32_t min = least == nullptr ? 1 : count_of(*least, schema, "minContains");
-    Formula item = child(*contains);
-    auto has = [&](uint32_t count) { return count == 0 ? kAlways : formulas_.atom(Op::kHas, item, count); };
+    auto has = [&](uint32_t count) { return count == 0 ? kAlways : formulas_.atom(Op::kHas, child(*contains), count); };
     all.push_back(has(min));
-    if (most != nullptr) all.push_back(no(has(count_of(*most, schema, "maxContains") + 1)));
+    if (most != nullptr) {
+      uint32_t max = count_of(*most, schema, "maxContains");
+      all.push_back(in_both_readings({contains}, Type::kArray, [&](Type) { return no(has(max + 1)); }));
+    }
   }
   const Value* unique = schema.find("uniqueItems");
   if (unique != nullptr && unique->kind == ValueKind::kTrue) {
     has_unique_items_ = true;
     all.push_back(formulas_.atom(Op::kUnique));
   }
-  if (document_.find(schema, "unevaluatedItems") != nullptr) all.push_back(unevaluated_items(schema));
+  if (document_.find(schema, "unevaluatedItems") != nullptr) {
+    all.push_back(in_both_readings({&schema}, Type::kArray, [&](Type) { return unevaluated_items(schema); }));
+  }
 }
 
 }  // namespace structout::json

@@ -1,7 +1,9 @@
 // What the schemas of a document ask of a value of each type, as formulas.
 #pragma once
 
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,6 +23,8 @@ namespace structout::json {
 
 enum class Type : uint8_t { kNull, kFalse, kTrue, kNumber, kString, kArray, kObject };
 constexpr int kNumTypes = 7;
+constexpr Type kAllTypes[] = {Type::kNull,   Type::kFalse, Type::kTrue,  Type::kNumber,
+                              Type::kString, Type::kArray, Type::kObject};
 
 struct Format {
   std::vector<std::string> expressions;  // that the whole value matches, each of them
@@ -61,6 +65,8 @@ class Schema {
   // format or a step of which the languages here allow only some values.
   void check_narrower_texts();
   bool has_narrower_texts() const { return !narrower_texts_.empty(); }
+  // Whether a text must be valid with formats asserted and as annotations, and these differ.
+  bool has_two_readings() const { return has_two_readings_; }
   // Whether a formula that was made speaks of uniqueItems.
   bool has_unique_items() const { return has_unique_items_; }
 
@@ -120,12 +126,16 @@ class Schema {
   struct Name {
     std::string text, spelled;
   };
+  // Validators assert `format`, or take it as an annotation. Where one of the readings does
+  // not imply the other, a text is valid in both.
+  enum class FormatReading : uint8_t { kBoth, kAsserted, kAnnotation };
   // How a schema is reached, as far as that changes what it asks.
   struct Context {
     Scope scope = 0;                    // in which dynamic references are resolved
     bool ignores_dependencies = false;  // whether validators without `dependencies` are meant
+    FormatReading formats = FormatReading::kBoth;
     bool operator==(const Context& other) const {
-      return scope == other.scope && ignores_dependencies == other.ignores_dependencies;
+      return scope == other.scope && ignores_dependencies == other.ignores_dependencies && formats == other.formats;
     }
   };
   struct Node {
@@ -135,7 +145,9 @@ class Schema {
   };
   struct NodeHash {
     size_t operator()(const Node& node) const {
-      return std::hash<const Value*>()(node.value) * 31 + node.context.scope * 2 + node.context.ignores_dependencies;
+      const Context& context = node.context;
+      return std::hash<const Value*>()(node.value) * 31 + context.scope * 6 + context.ignores_dependencies * 3 +
+             size_t(context.formats);
     }
   };
   // Makes a context that of the schemas that are visited, as long as it lives.
@@ -174,7 +186,8 @@ class Schema {
   bool asks_nothing_beside(const Value& schema, std::string_view keyword) const;
   // The context of such a schema.
   Context entered(const Value& schema) {
-    return {document_.entered(context_.scope, schema), context_.ignores_dependencies};
+    FormatReading formats = document_.may_differ_in_formats(schema) ? context_.formats : FormatReading::kBoth;
+    return {document_.entered(context_.scope, schema), context_.ignores_dependencies, formats};
   }
   bool has_narrower_text(Formula texts);
   // The number of a schema that asks the same, or a new number.
@@ -187,6 +200,10 @@ class Schema {
   Formula no(Formula formula) { return formulas_.negation(formula); }
 
   bool is_impossible_array(const Value& schema) const;
+  // What a keyword asks of values of a type, if it may ask that some schemas fail. Where no
+  // value at all satisfies it with formats as annotations, they are asserted.
+  template <typename Ask>
+  Formula in_both_readings(const std::vector<const Value*>& failing, Type type, Ask ask);
   Formula expand_schema(const Value& schema, Type type);
   // Throws SchemaError unless the keywords that go by names have objects.
   void check_names(const Value& schema) const;
@@ -256,7 +273,7 @@ class Schema {
   std::unordered_map<std::string, uint32_t> schemas_by_text_;
   std::unordered_map<uint64_t, Formula> expanded_;
   std::vector<std::pair<Formula, Type>> being_expanded_;
-  bool has_unique_items_ = false;
+  bool has_unique_items_ = false, has_two_readings_ = false;
   std::vector<Name> names_;
   std::unordered_map<std::string, uint32_t> name_numbers_;
   std::unordered_map<Formula, std::vector<uint32_t>> names_in_;
@@ -268,6 +285,23 @@ class Schema {
   std::unordered_map<Formula, std::pair<const Value*, std::string>>
       narrower_texts_;  // schemas and keywords, by their languages
 };
+
+template <typename Ask>
+Formula Schema::in_both_readings(const std::vector<const Value*>& failing, Type type, Ask ask) {
+  auto may_differ = [this](const Value* schema) { return document_.may_differ_in_formats(*schema); };
+  bool are_one = context_.formats != FormatReading::kBoth || std::none_of(failing.begin(), failing.end(), may_differ);
+  if (are_one) return ask(type);
+  auto read = [&](FormatReading formats, Type of) {
+    InContext within(*this, {context_.scope, context_.ignores_dependencies, formats});
+    return ask(of);
+  };
+  Formula asserted = read(FormatReading::kAsserted, type);
+  auto is_possible = [&](Type of) { return read(FormatReading::kAnnotation, of) != kNever; };
+  if (std::none_of(std::begin(kAllTypes), std::end(kAllTypes), is_possible)) return asserted;
+  Formula as_annotation = read(FormatReading::kAnnotation, type);
+  has_two_readings_ = has_two_readings_ || as_annotation != asserted;
+  return both(asserted, as_annotation);
+}
 
 template <typename Compile>
 auto Schema::at(const Value& schema, std::string_view keyword, Compile compile) {

@@ -117,7 +117,8 @@ bool Schema::asks_nothing_beside(const Value& schema, std::string_view keyword) 
 uint32_t Schema::number_alike(const Node& node) {
   SchemaWriter writer(document_, *options_.formats);
   bool is_shared = writer.write(*node.value);
-  std::string text = std::to_string(document_.draft(*node.value)) + (node.context.ignores_dependencies ? "-" : "+");
+  std::string text = std::to_string(document_.draft(*node.value)) + (node.context.ignores_dependencies ? "-" : "+") +
+                     std::to_string(int(node.context.formats));
   if (writer.has_reference()) text += std::to_string(node.context.scope);
   text += writer.text();
   auto known = is_shared ? schemas_by_text_.find(text) : schemas_by_text_.end();

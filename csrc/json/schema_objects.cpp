@@ -129,7 +129,9 @@ void Schema::add_object(const Value& schema, std::vector<Formula>& all) {
       all.push_back(either(no(required(number_of_name(dependencies->names[i]))), all_of(needs)));
     }
   }
-  if (document_.find(schema, "unevaluatedProperties") != nullptr) all.push_back(unevaluated_keys(schema));
+  if (document_.find(schema, "unevaluatedProperties") != nullptr) {
+    all.push_back(in_both_readings({&schema}, Type::kObject, [&](Type) { return unevaluated_keys(schema); }));
+  }
 }
 
 bool Schema::describes(Formula keys, uint32_t name) {

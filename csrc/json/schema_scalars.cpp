@@ -151,7 +151,7 @@ void Schema::add_string(const Value& schema, std::vector<Formula>& all) {
     all.push_back(no(texts_.min_length(count_of(*most, schema, "maxLength") + 1)));
   }
   const Value* format = schema.find("format");
-  if (format == nullptr || !format->is_string()) return;
+  if (format == nullptr || !format->is_string() || context_.formats == FormatReading::kAnnotation) return;
   const std::map<std::string, Format>& formats = options_.formats->by_name;
   auto known = formats.find(format->text);
   if (document_.draft(schema) <= 6) {  // drafts before 7 may read the same name by an older standard
@@ -172,7 +172,9 @@ void Schema::add_string(const Value& schema, std::vector<Formula>& all) {
              options_.refused_formats.end()) {
     refuse(schema, "format", "the format " + format->text + " is not enforced");
   } else {
-    annotations_.push_back(document_.pointer_to(schema) + "/format");
+    std::string place = document_.pointer_to(schema) + "/format";  // maybe met in another reading before
+    bool is_known = std::find(annotations_.begin(), annotations_.end(), place) != annotations_.end();
+    if (!is_known) annotations_.push_back(std::move(place));
   }
 }
 

@@ -101,8 +101,8 @@ class RandomSchema:
         repeated key counts.
 
         None for a schema that refers to itself without end, where ``re`` may backtrack
-        for ever, and for formats that the judge does not know but that count against a
-        value.
+        for ever, for formats that the judge does not know but that count against a value,
+        and for a value that is valid only if formats are asserted.
 
         Args:
             text: what to judge.
@@ -119,8 +119,10 @@ class RandomSchema:
         if checks_formats and self._misjudges_formats:
             return None
         try:
-            validator = self._validator if checks_formats else self._validator_without_formats
-            return all(validator.is_valid(value) for value in values)
+            is_valid = all(map(self._validator_without_formats.is_valid, values))
+            if not checks_formats:
+                return is_valid
+            return (is_valid or None) if all(map(self._validator.is_valid, values)) else False
         except RecursionError:
             return None
 

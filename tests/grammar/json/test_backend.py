@@ -516,6 +516,7 @@ def test_hostname_with_a_reserved_label_is_refused_from_draft_7_on(draft, has_re
     schema = {"$schema": f"http://json-schema.org/{draft}/schema#", "type": "string", "format": "hostname"}
     index = backend().compile(constraint_of(schema)).grammar.index
     assert index.matches(json.dumps(host)) is not has_reserved_labels
+    del schema["type"]
     negated = backend().compile(constraint_of({"$schema": schema.pop("$schema"), "not": schema})).grammar.index
     assert negated.matches(json.dumps(host)) is has_reserved_labels
 
@@ -619,16 +620,15 @@ def test_masks_equal_those_of_llguidance_where_both_write_the_same_texts(num_cas
 # -- limits -------------------------------------------------------------------------
 
 _NO_TIME = AutomatonLimits(seconds=1e-9)
-# Which multiples are still needed is decided for each of many sets of them.
+# Which multiples are still needed is decided for each of many sets of them. A schema with
+# more conditions on one value would be rehearsed, and refused.
 HARD = {
     "type": "array",
     "items": {
         "type": "array",
         "maxItems": 9,
         "items": {"type": "integer", "minimum": 0},
-        "allOf": [
-            {"contains": {"multipleOf": prime}, "minContains": 1, "maxContains": 2} for prime in (7, 11, 13, 17, 19, 23)
-        ],
+        "allOf": [{"contains": {"multipleOf": prime}} for prime in (7, 11, 13, 17, 19, 23, 29, 31)],
     },
 }
 _TOO_MUCH_WORK = "the constraint takes too much work: cpu_milliseconds is limited to"

@@ -3,6 +3,7 @@ names, whose length is bounded."""
 
 import json
 
+import jsonschema
 import pytest
 
 from structout.grammar.native.extension import core
@@ -13,10 +14,11 @@ from support.json_engine import JsonEngine, refusal_of
 ENGINE = JsonEngine(may_negate_hosts=False)
 VOCABULARY = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), (256,))
 REGEX = {"type": "string", "format": "regex"}
+NOT_REGEX = {"not": {"format": "regex"}}  # strings alone can fail it
 
 
-def matches(schema, *values):
-    index = ENGINE.compile(schema)
+def matches(schema, *values, engine=ENGINE):
+    index = engine.compile(schema)
     return [index.matches(json.dumps(value, ensure_ascii=False).encode()) for value in values]
 
 
@@ -41,17 +43,16 @@ def test_host_name_that_is_too_long_is_none_under_not():
 @pytest.mark.parametrize(
     ("schema", "pointer"),
     [
-        ({"not": REGEX}, "#/not/format"),
-        ({"if": REGEX, "then": {"maxLength": 3}}, "#/if/format"),
-        ({"if": {"const": 1}, "else": {"not": REGEX}}, "#/else/not/format"),
+        (NOT_REGEX, "#/not/format"),
+        ({"if": {"const": 1}, "else": NOT_REGEX}, "#/else/not/format"),
         ({"oneOf": [REGEX, {"type": "string", "maxLength": 2}]}, "#/oneOf/0/format"),
-        ({"properties": {"a": {"not": REGEX}}}, "#/properties/a/not/format"),
+        ({"properties": {"a": NOT_REGEX}}, "#/properties/a/not/format"),
         ({"oneOf": [{"properties": {"a": REGEX}}, {"required": ["b"]}]}, "#/oneOf/0/properties/a/format"),
         ({"not": {"propertyNames": REGEX}}, "#/not/propertyNames/format"),
-        ({"propertyNames": {"not": REGEX, "maxLength": 1}}, "#/propertyNames/not/format"),
+        ({"propertyNames": NOT_REGEX | {"maxLength": 1}}, "#/propertyNames/not/format"),
         ({"contains": REGEX, "maxContains": 1}, "#/contains/format"),
         ({"not": {"items": {"prefixItems": [REGEX]}}}, "#/not/items/prefixItems/0/format"),
-        ({"not": {"not": {"not": {"$ref": "#/$defs/r"}}}, "$defs": {"r": REGEX}}, "#/$defs/r/format"),
+        ({"not": {"not": {"not": {"$ref": "#/$defs/r"}}}, "$defs": {"r": {"format": "regex"}}}, "#/$defs/r/format"),
         ({"not": {"format": "idn-hostname"}}, "#/not/format"),
     ],
 )
@@ -65,6 +66,7 @@ def test_narrower_format_is_refused_where_a_value_may_be_valid_without_it(schema
         (REGEX, "(a|b)", "(a"),
         ({"anyOf": [REGEX, {"const": "(a"}]}, "(a", "(b"),
         ({"not": {"not": REGEX}}, "a", "("),
+        ({"if": REGEX, "then": {"maxLength": 3}}, "a(b", "abcd"),  # whether `format` is asserted or not
         ({"if": {"maxLength": 1}, "then": REGEX}, "(a", "("),
         ({"items": REGEX}, ["a"], ["a", "("]),
         ({"contains": REGEX}, ["(", "a"], ["("]),
@@ -91,6 +93,55 @@ def test_narrower_format_is_asked_for_where_nothing_depends_on_its_negation(sche
     assert matches(schema, valid, invalid) == [True, False]
 
 
+DATE, TIME = {"type": "string", "format": "date"}, {"type": "string", "format": "time"}
+VALUES = ["2020-01-01", "10:00:00Z", "ab", "", 0, 1, None]
+VALUES += [[], *([value] for value in VALUES), ["2020-01-01", "ab"], ["2020-01-01", "2021-01-01"]]
+VALUES += [{}, *({key: value} for key in ("a", "b") for value in VALUES[:6]), {"a": "ab", "b": "ab"}]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"oneOf": [{"minimum": 1}, TIME]},
+        {"oneOf": [DATE, {"type": "string", "maxLength": 2}, {"type": "null"}]},
+        {"oneOf": [{"properties": {"a": DATE}, "type": "object"}, {"required": ["b"]}]},
+        {"not": DATE},
+        {"type": ["object", "array"], "not": {"items": DATE, "properties": {"a": TIME}}},
+        {"anyOf": [{"not": DATE}, {"type": "string", "minLength": 3}]},
+        {"if": {"format": "date"}, "then": {"maxLength": 10}, "else": {"minLength": 1}},
+        {"if": {"properties": {"a": DATE}}, "then": {"maxProperties": 1}, "else": {"required": ["b"]}},
+        {"type": "array", "contains": DATE, "maxContains": 1},
+        {"type": "array", "contains": {"not": DATE}, "minContains": 1},
+        {"type": "object", "additionalProperties": {"oneOf": [DATE, {"minLength": 1}]}},
+        {"allOf": [{"if": {"items": {"$ref": "#/$defs/d"}}, "then": {"maxItems": 1}}], "$defs": {"d": DATE}},
+        {"anyOf": [{"properties": {"a": DATE}}, {"required": ["b"]}], "unevaluatedProperties": False},
+        {
+            "if": {"properties": {"a": TIME}},
+            "else": {"properties": {"b": True}},
+            "unevaluatedProperties": {"type": "string"},
+        },
+    ],
+)
+def test_value_is_valid_whether_formats_are_asserted_or_annotations(schema):
+    judge = jsonschema.Draft202012Validator
+    judges = [judge(schema), judge(schema, format_checker=judge.FORMAT_CHECKER)]
+    assert matches(schema, *VALUES, engine=JsonEngine()) == [
+        all(judge.is_valid(value) for judge in judges) for value in VALUES
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"),
+    [
+        ({"not": {"format": "date"}}, "ab", "2020-01-01"),
+        ({"oneOf": [DATE, TIME]}, "10:00:00Z", "ab"),
+        ({"oneOf": [DATE, TIME, {"type": "null"}]}, "2020-01-01", "ab"),
+    ],
+)
+def test_formats_that_alone_tell_values_apart_are_asserted(schema, valid, invalid):
+    assert matches(schema, valid, invalid, engine=JsonEngine()) == [True, False]
+
+
 def test_names_outside_of_a_narrower_format_do_not_tell_branches_apart():
     branch = {"propertyNames": {"format": "idn-hostname"}}
     schema = {"type": "object", "oneOf": [branch, {"required": ["l·l"]}]}
@@ -109,7 +160,7 @@ def test_host_name_with_labels_of_punycode_is_valid_only_where_it_may_be_negated
     assert not index(host).matches('"xn--4gbwdl"')
     assert index(host).matches('"a-b.example"')
     assert index({"oneOf": [host, {"const": "_"}]}).matches('"xn--4gbwdl"')
-    assert not index({"type": "string", "not": host}).matches('"xn--4gbwdl"')
+    assert not index({"not": {"format": "hostname"}}).matches('"xn--4gbwdl"')
 
 
 def test_leap_second_with_any_offset_is_a_time_where_it_may_be_negated():
