@@ -101,8 +101,8 @@ class RandomSchema:
         repeated key counts.
 
         None for a schema that refers to itself without end, where ``re`` may backtrack
-        for ever, for formats that the judge does not know but that count against a value,
-        and for a value that is valid only if formats are asserted.
+        for ever, for formats that the judge does not know but that count against a
+        value, and for a value that is valid only if formats are asserted.
 
         Args:
             text: what to judge.

@@ -620,8 +620,8 @@ def test_masks_equal_those_of_llguidance_where_both_write_the_same_texts(num_cas
 # -- limits -------------------------------------------------------------------------
 
 _NO_TIME = AutomatonLimits(seconds=1e-9)
-# Which multiples are still needed is decided for each of many sets of them. A schema with
-# more conditions on one value would be rehearsed, and refused.
+# Which multiples are still needed is decided for each of many sets of them. A schema
+# with more conditions on one value would be rehearsed, and refused.
 HARD = {
     "type": "array",
     "items": {
