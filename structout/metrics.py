@@ -87,15 +87,6 @@ def _mask_metrics(stats: ManagerStats) -> Iterator[Metric]:
         "quantile",
         {"0.5": fill_p50, "0.99": fill_p99},
     )
-    if stats.mask_pool is not None:
-        masks = CounterMetricFamily(
-            "structout_masks",
-            "The number of mask rows sent to the workers' pools, or reused from them.",
-            labels=["kind"],
-        )
-        masks.add_metric(["sent"], stats.mask_pool.masks_sent)
-        masks.add_metric(["reused"], stats.mask_pool.masks_reused)
-        yield masks
 
 
 def _gauge(name: str, documentation: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:

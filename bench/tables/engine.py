@@ -240,7 +240,6 @@ def fsm_steps_table() -> str:
     engine, manager = rows_of("fsm")[:2]
     cells = [
         ["fill, copied", engine["fill_us_a_row"], *(manager[f"{k} drafts, fill_us_a_row"] for k in (0, 3))],
-        ["fill, by slot", engine["slot_us_a_row"], *(manager[f"{k} drafts, pooled_us_a_row"] for k in (0, 3))],
         ["accept, a token", engine["accept_us_a_token"], *(manager[f"{k} drafts, accept_us_a_token"] for k in (0, 3))],
     ]
     rows = [[name, *(f"{figure:.2f} µs" for figure in figures)] for name, *figures in cells]

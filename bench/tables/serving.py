@@ -41,22 +41,6 @@ def busy_thread_table() -> str:
     return markdown(head, cells) + provenance("busy_thread", "cpu", about)
 
 
-def mask_pool_table() -> str:
-    (row,) = (row for row in rows_of("manager") if "bytes_sent" in row)
-    head = ["steps", "masks", "sent", "evicted", "bytes sent, % of full masks", "time to deduplicate, per step"]
-    num_masks = row["masks_sent"] + row["masks_reused"]
-    cells = [
-        f"{row['steps']:,}",
-        f"{num_masks:,}",
-        f"{row['masks_sent']:,}",
-        f"{row['masks_evicted']:,}",
-        f"**{row['bytes_sent'] / row['bytes_of_full_masks']:.1%}**",
-        time_of(row["us"]["deduplicate"]),
-    ]
-    about = f"Up to {row['requests']} requests at a time, a pool of {row['capacity']:,} masks, {row['tokenizer']}."
-    return markdown(head, [cells]) + provenance("manager", "cpu", about)
-
-
 def vllm_table() -> str:
     rows = harness.read_results("vllm", "cpu")["rows"]
     cells = []

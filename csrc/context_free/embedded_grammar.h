@@ -44,7 +44,6 @@ class EmbeddedGrammarStates final : public engine::EmbeddedStates {
   std::string forced(const engine::EmbeddedPosition& position) override;
   std::optional<std::string> short_end(const engine::EmbeddedPosition& position, uint64_t& work) override;
   uint32_t number() const override { return number_; }
-  uint32_t number_with(const std::vector<uint32_t>& stop_tokens) override { return index_->number_with(stop_tokens); }
 
  private:
   using Nodes = std::vector<std::vector<uint32_t>>;

@@ -4,8 +4,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "masks/unique_number.h"
-
 namespace structout::context_free {
 
 GrammarIndex::GrammarIndex(std::shared_ptr<const Network> network, const engine::Limits& limits,
@@ -35,13 +33,6 @@ std::shared_ptr<GrammarStates> GrammarIndex::moved(GrammarStates& from, std::vec
   std::shared_ptr<GrammarStates> to = this->states();
   places = to->copied(from, places);
   return to;
-}
-
-uint32_t GrammarIndex::number_with(const std::vector<uint32_t>& stop_tokens) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  auto [found, is_new] = numbers_.try_emplace(stop_tokens, 0);
-  if (is_new) found->second = engine::unique_number();
-  return found->second;
 }
 
 size_t GrammarIndex::memory_bytes() {

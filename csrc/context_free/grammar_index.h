@@ -1,7 +1,6 @@
 // A grammar over the tokens of a vocabulary.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -42,9 +41,6 @@ class GrammarIndex {
   // Moves places of a text, and returns the states to use.
   std::shared_ptr<GrammarStates> moved(GrammarStates& from, std::vector<TextPlace>& places);
 
-  // A number above 0 for this grammar with a set of stop tokens, unique in the process.
-  uint32_t number_with(const std::vector<uint32_t>& stop_tokens);
-
   // Whether no text can be finished.
   bool is_empty() { return states()->start().is_dead(); }
 
@@ -58,7 +54,6 @@ class GrammarIndex {
   std::mutex mutex_;  // guards what follows
   std::shared_ptr<GrammarStates> states_;
   std::vector<std::weak_ptr<GrammarStates>> earlier_;
-  std::map<std::vector<uint32_t>, uint32_t> numbers_;  // by stop tokens
 };
 
 }  // namespace structout::context_free

@@ -29,7 +29,6 @@ class GrammarMatcher final : public engine::Matcher {
         keeps_places_(has_embedded_ || network().has_token_limits() ||
                       (network().has_lexer() && network().has_tokens())),
         states_(index_->states()),
-        number_(index_->number_with(this->stop_tokens())),
         history_{states_->start()} {
     if (history_[0].is_dead()) throw std::invalid_argument("the grammar has no text");
   }
@@ -164,33 +163,6 @@ class GrammarMatcher final : public engine::Matcher {
     return with_room([&] { return states_->fill(place(state), row); });
   }
 
-  uint64_t key_of_mask(uint32_t state) const override {
-    TextPlace place;
-    KnownMask found = with_room([&] {
-      place = this->place(state);
-      return states_->mask(place);
-    });
-    if (found.mask == nullptr || may_read_stop_both_ways()) return 0;
-    uint32_t number = place.others == nullptr ? number_ : number_of(*place.others, found);
-    return uint64_t(number) << 32 | uint64_t(found.mask->slot) << 1 | uint64_t(is_complete(state));
-  }
-
-  // The number, for these stop tokens, of the object that keeps the mask: the embedded
-  // language or these states.
-  uint32_t number_of(const OtherPlaces& others, const KnownMask& found) const {
-    if (!found.is_of_language) return states_->number_with(stop_tokens());
-    engine::EmbeddedStates& states = *others.runs[0].states;
-    if (last_language_.first != states.number()) last_language_ = {states.number(), states.number_with(stop_tokens())};
-    return last_language_.second;
-  }
-
-  // Whether the bit of a stop token in a mask of the text may be that of its bytes or of its
-  // id.
-  bool may_read_stop_both_ways() const {
-    auto has_bytes = [this](uint32_t stop) { return vocabulary().begin(stop) != vocabulary().end(stop); };
-    return network().has_tokens() && std::any_of(stop_tokens().begin(), stop_tokens().end(), has_bytes);
-  }
-
   std::string forced_bytes() const override {
     return with_room([&] { return states_->forced(history_.back()); });
   }
@@ -202,10 +174,8 @@ class GrammarMatcher final : public engine::Matcher {
   // What follows changes where states are made again.
   mutable std::shared_ptr<GrammarStates> states_;
   mutable bool has_own_states_ = false;
-  uint32_t number_;                         // of the index with these stop tokens
   mutable std::vector<TextPlace> history_;  // before each step, and now
   mutable engine::Drafts<TextPlace> drafts_{kOwn};
-  mutable std::pair<uint32_t, uint32_t> last_language_{0, 0};  // the number of its states, and with the stop tokens
 };
 
 }  // namespace structout::context_free

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "masks/unique_number.h"
-
 namespace structout::context_free {
 
 SharedParts::SharedParts(std::shared_ptr<const Network> given, const engine::Limits& limits,
@@ -174,12 +172,6 @@ const engine::Mask* GrammarStates::held_mask_of(uint32_t number) {
   return state.mask;
 }
 
-KnownMask GrammarStates::mask(const TextPlace& text) {
-  if (text.others == nullptr) return {mask_of(text.state)};
-  Lock lock(*this);
-  return embedded_masks_.find(place_of(text), budget());
-}
-
 bool GrammarStates::has_mask(const TextPlace& text) {
   if (text.others == nullptr) return states_[text.state].mask != nullptr;
   Lock lock(*this);
@@ -217,13 +209,6 @@ std::vector<uint32_t> GrammarStates::walked_row(const TextPlace& text) {
   std::vector<uint32_t> row(parts_->vocabulary->row_words());
   fill_by_walk(place_of(text), row.data());
   return row;
-}
-
-uint32_t GrammarStates::number_with(const std::vector<uint32_t>& stop_tokens) {
-  Lock lock(*this);
-  auto [found, is_new] = mask_numbers_.try_emplace(stop_tokens, 0);
-  if (is_new) found->second = engine::unique_number();
-  return found->second;
 }
 
 std::vector<TextPlace> GrammarStates::copied(GrammarStates& from, const std::vector<TextPlace>& places) {

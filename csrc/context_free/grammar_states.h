@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -82,13 +81,8 @@ class GrammarStates {
   // The same by a walk over whole places, which uses no pieces and keeps nothing.
   std::vector<uint32_t> walked_row(const TextPlace& text);
 
-  // Null if it is not kept, or depends on what the text remembers.
-  KnownMask mask(const TextPlace& text);
+  // Whether fill() is short.
   bool has_mask(const TextPlace& text);
-
-  // A number above 0 for the masks of places inside embedded texts, with a set of stop
-  // tokens, unique in the process.
-  uint32_t number_with(const std::vector<uint32_t>& stop_tokens);
 
   // Places of these for places of another object of the same grammar.
   std::vector<TextPlace> copied(GrammarStates& from, const std::vector<TextPlace>& places);
@@ -165,8 +159,7 @@ class GrammarStates {
   EmbeddedMasks embedded_masks_;
   EndSearch end_search_;
   engine::StableVector<State> states_;
-  PairTable numbers_;                                       // by node and state of the lexer
-  std::map<std::vector<uint32_t>, uint32_t> mask_numbers_;  // by stop tokens
+  PairTable numbers_;  // by node and state of the lexer
   std::atomic<size_t> memory_bytes_{0}, moved_bytes_{0};
 };
 

@@ -37,7 +37,6 @@ class EmbeddedSchema final : public engine::EmbeddedStates {
   std::string forced(const engine::EmbeddedPosition& position) override;
   std::optional<std::string> short_end(const engine::EmbeddedPosition& position, uint64_t& work) override;
   uint32_t number() const override { return states_->number_; }
-  uint32_t number_with(const std::vector<uint32_t>& stop_tokens) override { return states_->number_with(stop_tokens); }
   std::shared_ptr<engine::EmbeddedStackLanguage> stack_language() override;
 
  private:

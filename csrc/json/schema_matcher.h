@@ -20,7 +20,6 @@ class SchemaMatcher final : public engine::Matcher {
       : Matcher(index->shared_vocabulary(), std::move(stop_tokens)),
         index_(std::move(index)),
         states_(index_->states()),
-        number_(states_->number_with(this->stop_tokens())),
         place_(states_->start()) {}
 
   uint32_t current_state() const override { return kOwn; }
@@ -71,7 +70,6 @@ class SchemaMatcher final : public engine::Matcher {
     engine::Drafts<PlacePtr> drafts = drafts_.read_again(place, after);
     states_ = std::move(states);
     has_own_states_ = true;
-    number_ = states_->number_with(stop_tokens());
     place_ = std::move(place);
     history_ = std::move(history);
     drafts_ = std::move(drafts);
@@ -124,12 +122,6 @@ class SchemaMatcher final : public engine::Matcher {
     return with_room([&] { return states_->fill(place(state), row); });
   }
 
-  uint64_t key_of_mask(uint32_t state) const override {
-    const engine::Mask* mask = with_room([&] { return states_->mask(place(state)); });
-    if (mask == nullptr) return 0;
-    return uint64_t(number_) << 32 | uint64_t(mask->slot) << 1 | uint64_t(is_complete(state));
-  }
-
   std::string forced_bytes() const override {
     return with_room([&] { return states_->forced(*place_); });
   }
@@ -139,7 +131,6 @@ class SchemaMatcher final : public engine::Matcher {
   // What follows changes where states are made again.
   mutable std::shared_ptr<SchemaStates> states_;
   mutable bool has_own_states_ = false;
-  mutable uint32_t number_;                // of states_ with these stop tokens
   mutable PlacePtr place_;                 // now
   mutable std::vector<PlacePtr> history_;  // before each step
   mutable engine::Drafts<PlacePtr> drafts_{kOwn};

@@ -96,14 +96,6 @@ std::optional<engine::Automaton> SchemaStates::closed(const engine::Limits& limi
   return std::nullopt;
 }
 
-uint32_t SchemaStates::number_with(const std::vector<uint32_t>& stop_tokens) {
-  std::string key(reinterpret_cast<const char*>(stop_tokens.data()), stop_tokens.size() * sizeof(uint32_t));
-  Lock lock(*this);
-  auto [found, is_new] = numbers_.try_emplace(key, 0);
-  if (is_new) found->second = engine::unique_number();
-  return found->second;
-}
-
 // The state on top, or one with the same mask.
 State SchemaStates::mask_state(const Position& position) {
   State state = position.state();
@@ -179,19 +171,6 @@ const SchemaStates::Entry& SchemaStates::computed_entry(const Position& position
                     last_.conditions.tokens.size() * sizeof(last_.conditions.tokens[0]) +
                     last_.conditions.all.size() * sizeof(last_.conditions.all[0]);
   return masks_.emplace(key_of(position, top), last_).first->second;
-}
-
-const engine::Mask* SchemaStates::mask(const Place& place) {
-  const engine::Mask* known = place.mask.load(std::memory_order_acquire);
-  if (known != nullptr || place.position.has_used()) return known;
-  Lock lock(*this);
-  const Entry& entry = entry_of(place.position, mask_state(place.position));
-  if (is_exact(place.position, entry)) return keep(place, entry.mask);
-  if (!place.is_shared()) return nullptr;
-  std::vector<uint32_t> words(row_.size());
-  engine::MaskRow row(words.data(), words.size());
-  fill_row(place.position, entry, row);
-  return keep(place, store_.add(words.data()));
 }
 
 const engine::Mask* SchemaStates::keep(const Place& place, const engine::Mask* mask) {

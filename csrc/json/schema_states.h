@@ -43,14 +43,10 @@ class SchemaStates {
     return fill(place, row);
   }
 
-  // The mask of a place, computed if needed. Null if it has none of its own: it depends on
-  // keys or items that were used, or too many masks are kept.
-  const engine::Mask* mask(const Place& place);
-
   // The states on top of the stack that the mask of a place looks at, the top first.
   std::vector<State> control_state(const Place& place);
 
-  // Whether mask() and fill() are short.
+  // Whether fill() is short.
   bool has_mask(const Place& place);
 
   const std::vector<std::string>& annotations() const { return machine_->schema().annotations(); }
@@ -60,7 +56,6 @@ class SchemaStates {
   size_t memory_bytes() const { return memory_bytes_; }  // waits for no thread
   // See closure().
   std::optional<engine::Automaton> closed(const engine::Limits& limits);
-  uint32_t number_with(const std::vector<uint32_t>& stop_tokens);
 
  private:
   friend class EmbeddedSchema;
@@ -131,7 +126,6 @@ class SchemaStates {
   std::unordered_map<std::string, Entry> masks_;
   Entry last_;  // computed, if it is not kept
   const uint32_t number_;
-  std::unordered_map<std::string, uint32_t> numbers_;
   size_t suspect_bytes_ = 0;
   std::vector<uint32_t> row_;
   std::atomic<size_t> memory_bytes_;

@@ -94,10 +94,8 @@ class EmbeddedStates {
   // a Budget that this takes to `work`.
   virtual std::optional<std::string> short_end(const EmbeddedPosition& position, uint64_t& work) = 0;
 
-  // A unique_number() of these states. With stop tokens: the upper half of the keys that
-  // their masks have in matchers.
+  // A unique_number() of these states.
   virtual uint32_t number() const = 0;
-  virtual uint32_t number_with(const std::vector<uint32_t>& stop_tokens) = 0;
 
   // The same states for stack tables. Null if they have no stack.
   virtual std::shared_ptr<EmbeddedStackLanguage> stack_language() { return nullptr; }

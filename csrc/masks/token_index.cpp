@@ -5,7 +5,6 @@
 
 #include "base/byte_stream.h"
 #include "base/hash.h"
-#include "masks/unique_number.h"
 
 namespace structout::engine {
 
@@ -13,7 +12,6 @@ namespace {
 
 constexpr ptrdiff_t kScannedEdges = 3;       // a state with more has a dense row
 constexpr size_t kMaxDenseWords = 8u << 20;  // more states than fit are searched
-constexpr size_t kBytesPerNumber = 128;      // of the table, roughly
 const std::string kMagic = "structout token index\n";
 constexpr uint32_t kVersion = 1;
 
@@ -148,16 +146,6 @@ uint32_t TokenIndex::mask_slot(uint32_t state) const {
   return mask == nullptr ? kDead : mask->slot;
 }
 
-uint32_t TokenIndex::number_with(const std::vector<uint32_t>& stop_tokens) const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  auto [found, is_new] = numbers_.try_emplace(stop_tokens, 0);
-  if (is_new) {
-    found->second = unique_number();
-    number_bytes_ += kBytesPerNumber + stop_tokens.size() * sizeof(uint32_t);
-  }
-  return found->second;
-}
-
 void TokenIndex::compute_masks() const {
   std::vector<uint32_t> row(vocabulary_->row_words());
   for (uint32_t state = 0; state < num_states(); ++state) {
@@ -229,9 +217,8 @@ TokenClasses TokenIndex::token_classes(uint64_t max_bytes) const {
 }
 
 size_t TokenIndex::memory_bytes() const {
-  std::lock_guard<std::mutex> lock(mutex_);
   return sizeof(*this) + automaton_.memory_bytes() + (dense_row_.capacity() + dense_.capacity()) * sizeof(uint32_t) +
-         is_live_.capacity() + masks_.capacity() * sizeof(masks_[0]) + store_.memory_bytes() + number_bytes_;
+         is_live_.capacity() + masks_.capacity() * sizeof(masks_[0]) + store_.memory_bytes();
 }
 
 std::string TokenIndex::serialize() const {

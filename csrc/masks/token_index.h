@@ -4,9 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -63,10 +61,6 @@ class TokenIndex {
   // were first computed. Computes it if needed. kDead if too many bytes are kept.
   uint32_t mask_slot(uint32_t state) const;
 
-  // A number above 0 for this index with a set of stop tokens, unique in the process and
-  // the same for equal sets.
-  uint32_t number_with(const std::vector<uint32_t>& stop_tokens) const;
-
   // The bytes that must follow.
   std::string forced(uint32_t state) const;
 
@@ -113,9 +107,6 @@ class TokenIndex {
 
   mutable std::vector<std::atomic<const Mask*>> masks_;
   mutable MaskStore store_;
-  mutable std::mutex mutex_;  // guards what follows
-  mutable size_t number_bytes_ = 0;
-  mutable std::map<std::vector<uint32_t>, uint32_t> numbers_;
 };
 
 }  // namespace structout::engine

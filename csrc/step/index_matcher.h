@@ -16,9 +16,7 @@ class IndexMatcher final : public Matcher {
   // Throws std::invalid_argument if the automaton accepts nothing, or if a stop token is
   // not in the vocabulary.
   IndexMatcher(std::shared_ptr<const TokenIndex> index, std::vector<uint32_t> stop_tokens)
-      : Matcher(index->shared_vocabulary(), std::move(stop_tokens)),
-        index_(std::move(index)),
-        number_(index_->number_with(this->stop_tokens())) {
+      : Matcher(index->shared_vocabulary(), std::move(stop_tokens)), index_(std::move(index)) {
     if (index_->num_states() == 0) throw std::invalid_argument("the automaton accepts nothing");
   }
 
@@ -52,15 +50,9 @@ class IndexMatcher final : public Matcher {
   uint32_t next_state(uint32_t state, uint32_t token) const override { return index_->next(state, token); }
   bool fill_text(uint32_t state, MaskRow& row) const override { return !index_->fill(state, row); }
 
-  uint64_t key_of_mask(uint32_t state) const override {
-    uint32_t slot = index_->mask_slot(state);
-    return slot == kDead ? 0 : uint64_t(number_) << 32 | uint64_t(slot) << 1 | uint64_t(index_->accepts(state));
-  }
-
   std::string forced_bytes() const override { return index_->forced(current_state()); }
 
   std::shared_ptr<const TokenIndex> index_;
-  uint32_t number_;                     // of the index with these stop tokens
   std::vector<uint32_t> states_ = {0};  // before each step of the text, and now
 };
 

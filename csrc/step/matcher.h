@@ -175,12 +175,6 @@ class Matcher {
     prefetch_place();
   }
 
-  // A number for the mask of a state: masks of the same number are equal, in the whole
-  // process and in all kinds of grammars. 0 if the mask has none.
-  uint64_t mask_key(uint32_t state) const {
-    return or_error(uint64_t(0), [&] { return key_of_mask(state); });
-  }
-
   // The bytes that must follow.
   std::string forced() const {
     if (is_reasoning()) return "";
@@ -236,9 +230,6 @@ class Matcher {
   // Fills the mask of the tokens that continue the text; the bits of stop tokens do not
   // matter. Returns whether a token is allowed.
   virtual bool fill_text(uint32_t state, MaskRow& row) const = 0;
-
-  // What mask_key() returns. Its upper half is a unique_number().
-  virtual uint64_t key_of_mask(uint32_t state) const = 0;
 
   // What forced() returns.
   virtual std::string forced_bytes() const = 0;

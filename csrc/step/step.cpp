@@ -130,13 +130,6 @@ bool Step::has_mask(size_t row) const try {
   return false;
 }
 
-bool Step::have_masks() const {
-  for (size_t row = 0; row < num_rows(); ++row) {
-    if (!has_mask(row)) return false;
-  }
-  return true;
-}
-
 // Writes the mask of a row. Returns whether it allows anything.
 bool Step::write_row(size_t row, MaskRow& to) const {
   uint32_t state = states_[row];
@@ -254,58 +247,6 @@ std::vector<size_t> Step::dead_ends() const {
   std::vector<size_t> found;
   for (size_t i = 0; i < is_dead_end_.size(); ++i) {
     if (is_dead_end_[i]) found.push_back(i);
-  }
-  return found;
-}
-
-void Step::plan_all(const BeforeLongWork& before_long_work) {
-  lay_out();
-  bool is_long = false;
-  for (size_t i = 0; i < requests.size(); ++i) {
-    try {
-      WorkAllowance allowance(kLookupWork);
-      plan(i);
-      continue;
-    } catch (const OverAllowance&) {
-      num_allowed[i] = 0;
-    }
-    if (!is_long) before_long_work();
-    is_long = true;
-    plan(i);
-  }
-}
-
-std::vector<size_t> Step::fill(const std::vector<size_t>& rows, MaskBuffer& masks,
-                               const BeforeLongWork& before_long_work) const {
-  bool are_known = std::all_of(rows.begin(), rows.end(), [&](size_t row) { return has_mask(row); });
-  if (!are_known) before_long_work();
-  std::vector<size_t> empty;
-  RowWriter writer(masks, rows.size());
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (!fill_row(rows[i], writer, i)) empty.push_back(i);
-  }
-  return empty;
-}
-
-DistinctRows Step::distinct_rows(const BeforeLongWork& before_long_work) const {
-  constexpr uint64_t kNoKey = 0, kFreeKey = 1, kEmptyKey = 2;  // below the keys of states
-  if (!have_masks()) before_long_work();
-  DistinctRows found;
-  int bits = 1;
-  while ((size_t(1) << bits) < 2 * num_rows()) ++bits;
-  std::vector<int64_t> table(size_t(1) << bits, -1);  // indices of masks, by open addressing
-  for (size_t row = 0; row < num_rows(); ++row) {
-    uint64_t key = states_[row] == kFreeRow    ? kFreeKey
-                   : states_[row] == kEmptyRow ? kEmptyKey
-                                               : matchers_[row]->mask_key(states_[row]);
-    size_t slot = size_t(key * 0x9E3779B97F4A7C15u >> (64 - bits));
-    while (table[slot] >= 0 && found.keys[size_t(table[slot])] != key) slot = (slot + 1) & (table.size() - 1);
-    if (table[slot] < 0 || key == kNoKey) {
-      table[slot] = int64_t(found.keys.size());
-      found.keys.push_back(key);
-      found.first_rows.push_back(int64_t(row));
-    }
-    found.index_of_row.push_back(table[slot]);
   }
   return found;
 }

@@ -46,14 +46,7 @@ struct StepTokens {
   bool is_accepted = false;
 };
 
-// The different masks of the rows, as far as Matcher::mask_key tells.
-struct DistinctRows {
-  std::vector<uint64_t> keys;         // of each mask
-  std::vector<int64_t> first_rows;    // that have it
-  std::vector<int64_t> index_of_row;  // for each row the index of its mask
-};
-
-// One step. accept() comes first and plan() or run() next. Both must be over before a
+// One step. accept() comes first and run() next. Both must be over before a
 // matcher moves again. Not safe to use from two threads at once.
 class Step {
  public:
@@ -74,9 +67,6 @@ class Step {
   // Accepts what each request has drawn: all of it, or nothing. Once.
   void accept(const BeforeLongWork& before_long_work);
 
-  // Finds the states of all rows.
-  void plan_all(const BeforeLongWork& before_long_work);
-
   // Plans and fills all rows. Masks that have to be computed take at most `work` steps
   // together, and a quarter of it for one request. Where that is not enough, the rows of
   // the request stay empty and it is unfinished. Returns the steps taken. `pool`, unless
@@ -87,18 +77,10 @@ class Step {
   // it has taken, or nothing if they were not enough. Waits for other threads.
   std::optional<uint64_t> finish(size_t request, uint64_t work, MaskBuffer& masks);
 
-  // Fills row i of `masks` with the mask of row rows[i]. Returns the indices i of those
-  // that allow nothing. After plan_all().
-  std::vector<size_t> fill(const std::vector<size_t>& rows, MaskBuffer& masks,
-                           const BeforeLongWork& before_long_work) const;
-
-  // After plan_all().
-  DistinctRows distinct_rows(const BeforeLongWork& before_long_work) const;
-
   // The requests whose first row allows nothing. After run().
   std::vector<size_t> dead_ends() const;
 
-  // Once planned: request i owns the rows ends[i] ... ends[i + 1].
+  // After run(): request i owns the rows ends[i] ... ends[i + 1].
   std::vector<int32_t> ends;
   std::vector<int32_t> num_allowed;  // of each request's drafts
   std::vector<size_t> unfinished;    // see run()
@@ -110,7 +92,6 @@ class Step {
   bool has_mask(size_t row) const;
   bool fill_row(size_t row, RowWriter& rows, size_t i) const;
   bool write_row(size_t row, MaskRow& to) const;
-  bool have_masks() const;
   std::optional<uint64_t> fill_request(size_t request, uint64_t work, RowWriter& rows, bool may_wait);
   std::vector<size_t> fill_known(const std::vector<size_t>& requests, MaskBuffer& masks, ThreadPool& pool);
 

@@ -69,8 +69,6 @@ class StructuredOutputsConfig:
             enforce, such as one that no draft defines. "annotate": it constrains
             nothing, and ``manager.annotations`` lists it. "strict": the request is
             refused unless it is ``lenient``.
-        mask_pool_capacity: number of masks in the workers' MaskPool. With 0 there is
-            no pool and the manager has no ``deduplicator``.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -90,7 +88,6 @@ class StructuredOutputsConfig:
     max_whitespace: int | str | None = "indent"
     key_order: str = "declared"
     formats: str = "annotate"
-    mask_pool_capacity: int = 0
 
     def __post_init__(self) -> None:
         minimums = {
@@ -102,7 +99,6 @@ class StructuredOutputsConfig:
             "failures_kept": 0,
             "num_mask_buffers": 1,
             "fill_threads": 1,
-            "mask_pool_capacity": 0,
         }
         for name, minimum in minimums.items():
             value = getattr(self, name)

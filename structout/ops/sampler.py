@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import torch
 
 from structout.masks.batch import MaskBatch
-from structout.masks.pool import MaskPool, PooledMaskBatch
 from structout.ops.listed_logits import apply_logit_bias, apply_penalties
 from structout.ops.masked_sample import masked_sample
 from structout.ops.token_logprobs import check_top_n, token_logprobs
@@ -43,7 +42,7 @@ class DeviceMasks:
     """A step's masks on the worker's device, in the order of the worker's batch.
 
     Attributes:
-        bitmask: int32 ``[R, ceil(V / 32)]``; with a pool, R is the pool's capacity.
+        bitmask: int32 ``[R, ceil(V / 32)]``.
         rows: int32 ``[N]``, the bitmask row of each logits row, -1 for none.
     """
 
@@ -69,27 +68,6 @@ class DeviceMasks:
         """
         rows = masks.rows_for(request_ids, num_logits_per_request)
         return cls(masks.to(device), rows.to(device, non_blocking=True))
-
-    @classmethod
-    def of_pool(
-        cls,
-        pool: MaskPool,
-        masks: PooledMaskBatch,
-        request_ids: Sequence[str],
-        num_logits_per_request: Sequence[int] | None = None,
-    ) -> "DeviceMasks":
-        """Copy a step's new masks to the pool, and use the pool's bitmask.
-
-        Args:
-            pool: the worker's pool.
-            masks: the step's masks, from the scheduler's MaskDeduplicator.
-            request_ids: the requests of the worker's batch, in order.
-            num_logits_per_request: how many logits rows each request has. Default: one
-                each.
-        """
-        rows = masks.rows_for(request_ids, num_logits_per_request)
-        pool.update(masks)
-        return cls(pool.bitmask, rows.to(pool.bitmask.device, non_blocking=True))
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.native.extension import core
 from structout.grammar.row_loop import RowLoop
-from structout.masks.batch import MaskBatch, MaskRows
+from structout.masks.batch import MaskBatch
 from structout.masks.buffers import BufferRing, MaskBuffer
-from structout.masks.pool import DistinctMasks, MaskDeduplicator, PooledMaskBatch
 from structout.scheduler.requests import REQUEST_WORK, Request, RequestTable, check_known
 from structout.scheduler.stats import BackendFills
 
@@ -202,37 +201,6 @@ class DecodingSteps:
             lease=buffer.lease,
         )
         return masks, step
-
-    def fill_pooled(self, given: StepInput, deduplicator: MaskDeduplicator) -> PooledMaskBatch:
-        """Name a step's masks by their slots, and fill only those that the pools do not
-        hold. Steps with requests of other engines are filled first: their masks have no
-        numbers."""
-        started = time.perf_counter()
-        step = self._native_step(given)
-        if step.foreign:
-            return deduplicator.deduplicate(self.fill(given))
-        step.plan()
-
-        def fill(rows: list[int]) -> npt.NDArray[np.int32]:
-            masks = self._buffers.new(len(rows), pin_memory=False)
-            step.fill(rows, masks.native)
-            return masks.array
-
-        errors = self._errors(step, given.request_ids)
-        rows = MaskRows(
-            request_ids=given.request_ids,
-            row_indptr=step.row_indptr,
-            num_acceptable_drafts=step.num_allowed,
-            errors=errors,
-        )
-        pooled = deduplicator.deduplicate_by_key(rows, DistinctMasks(*step.distinct_masks()), fill)
-        empty_rows = set(deduplicator.empty_rows(pooled).tolist())
-        for index in np.flatnonzero(np.diff(rows.row_indptr)) if empty_rows else ():
-            name = given.request_ids[index]
-            if rows.row_indptr[index] in empty_rows and name not in errors:
-                errors[name] = self._fail_exhausted(name)
-        self._note(_OWN, int(rows.row_indptr[-1]), time.perf_counter() - started)
-        return pooled
 
     def _native_step(self, given: StepInput) -> Any:
         options = (given.drafts or None, given.bounds or None, given.trees or None, given.positions, given.keeps_rows)

@@ -22,7 +22,6 @@ from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.batch import MaskBatch
 from structout.masks.buffers import MaskBuffer
-from structout.masks.pool import MaskDeduplicator, PooledMaskBatch
 from structout.scheduler.compile_cache import Result
 from structout.scheduler.compile_service import CompileService
 from structout.scheduler.decoding_step import Bounds, DecodingSteps, Drafts, StepInput, Trees, as_dict
@@ -47,8 +46,6 @@ class StructuredOutputManager:
         config: see :class:`StructuredOutputsConfig`.
 
     Attributes:
-        deduplicator: the scheduler's side of the workers' MaskPool; None unless
-            ``config.mask_pool_capacity`` is set.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int, config: StructuredOutputsConfig | None = None):
@@ -58,8 +55,6 @@ class StructuredOutputManager:
         self._lock = ProcessLock("StructuredOutputManager")  # of requests and compilations
         self._requests = RequestTable(self._lock)
         self._compiler = CompileService(self._compile, self.config, self._lock)
-        capacity = self.config.mask_pool_capacity
-        self.deduplicator = MaskDeduplicator(capacity, vocab_size) if capacity else None
         # Held while grammars are read or advanced; taken before the other lock, never
         # after.
         self._grammar_lock = threading.RLock()
@@ -437,39 +432,6 @@ class StructuredOutputManager:
             raise StructOutError("the manager is closed") from error
         return self._pending_step
 
-    def pooled_bitmask(
-        self,
-        request_ids: Sequence[str],
-        draft_tokens: Drafts | None = None,
-        *,
-        bounds: Bounds | None = None,
-        draft_trees: Trees | None = None,
-        strict: bool = True,
-    ) -> PooledMaskBatch:
-        """``deduplicator.deduplicate(grammar_bitmask(...))``, without filling masks
-        that the workers' pools hold.
-
-        That is possible for steps whose requests are all served by the fsm engine,
-        whose states have numbers. Other steps are filled first.
-
-        Args:
-            request_ids: as in :meth:`grammar_bitmask`, as are the others.
-
-        Returns:
-            the batch to send to every worker, in the order of the steps.
-
-        Raises:
-            RuntimeError: ``config.mask_pool_capacity`` is 0.
-            ValueError: a request id occurs twice, or the step has more different masks
-                than a pool has slots.
-            UnknownRequestError: the manager does not know one of the ids.
-        """
-        if self.deduplicator is None:
-            raise RuntimeError("there is no mask pool: set StructuredOutputsConfig.mask_pool_capacity")
-        with self._lock_grammars():
-            given = StepInput.checked(self._requests, request_ids, draft_tokens, bounds, draft_trees, strict)
-            return self._steps.fill_pooled(given, self.deduplicator)
-
     def accept_tokens(self, request_id: str, token_ids: Sequence[int]) -> bool:
         """Advance by all of ``token_ids``, or by none if one of them is not allowed.
 
@@ -593,7 +555,6 @@ class StructuredOutputManager:
             compilation=self._compiler.stats(),
             rows_filled=sum(fills.rows for fills in self._steps.fills.values()),
             fill_seconds=(float(np.percentile(seconds, 50)), float(np.percentile(seconds, 99))),
-            mask_pool=self.deduplicator.stats() if self.deduplicator is not None else None,
             backends=dict(self._steps.fills),
         )
 

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from structout.masks.pool import MaskPoolStats
-
 
 @dataclass(frozen=True)
 class CompileStats:
@@ -65,7 +63,6 @@ class ManagerStats:
         rows_filled: how many mask rows have been filled since the start.
         fill_seconds: percentiles 50 and 99 over the last 1,024 calls of
             ``grammar_bitmask``.
-        mask_pool: the deduplicator's counters; None without a mask pool.
         backends: by backend name, what its fills have taken since the start.
     """
 
@@ -75,5 +72,4 @@ class ManagerStats:
     compilation: CompileStats
     rows_filled: int
     fill_seconds: tuple[float, float]
-    mask_pool: MaskPoolStats | None
     backends: dict[str, BackendFills]

@@ -171,7 +171,7 @@ WORKER = """
 import torch, structout
 logits = torch.zeros(1, 40)
 structout.apply_bitmask(logits, structout.pack_bitmask(torch.arange(40)[None] == 3))
-sampler = structout.MaskedSampler, structout.MaskPool(4, 40, "cpu"), structout.MaskBatch, structout.SamplingParams
+sampler = structout.MaskedSampler, structout.MaskBatch, structout.SamplingParams
 assert torch.ops.structout.masked_sample(logits, None, None, torch.zeros(1), None, None, None,
                                          torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)) == 3
 structout.StructuredOutputsParams(regex="a").validate()

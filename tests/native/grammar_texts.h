@@ -57,7 +57,6 @@ inline void read_text(const std::shared_ptr<context_free::GrammarIndex>& index,
     matcher.append_draft_states(drafts.data(), drafts.size(), states);
     for (uint32_t state : states) {
       if (state != engine::kFreeRow) matcher.fill(state, row.data());
-      if (state != engine::kFreeRow) matcher.mask_key(state);
     }
   }
   for (const auto& fork : forks) fork->fill(fork->current_state(), row.data());

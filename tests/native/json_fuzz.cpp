@@ -95,7 +95,6 @@ void walk(const std::shared_ptr<json::SchemaIndex>& index) {
   std::vector<uint32_t> row(index->shared_vocabulary()->row_words());
   for (int step = 0; step < 60; ++step) {
     matcher.fill(matcher.current_state(), row.data());
-    matcher.mask_key(matcher.current_state());
     int64_t token = next_token(row, size);
     std::vector<int64_t> drafts = {token, next_token(row, size), int64_t(below(size + 9)) - 4};
     std::vector<uint32_t> states;

@@ -75,18 +75,6 @@ from structout.cli.random_model import load_random_model
 _, tokenizer, _ = load_random_model()
 vocab_size, eos, schema = 1024, tokenizer.eos_token_id, {"type": "array", "items": {"type": "boolean"}}
 """,
-    "pool": """
-import structout
-from structout import DeviceMasks, MaskPool
-from structout.cli.random_model import load_random_model
-_, tokenizer, _ = load_random_model()
-vocab_size, capacity, device = 1024, 64, "cpu"
-config = structout.StructuredOutputsConfig(mask_pool_capacity=capacity)
-manager = structout.StructuredOutputManager(tokenizer, vocab_size, config)
-manager.add_request("a", structout.StructuredOutputsParams(json_object=True))
-manager.wait_ready("a")
-request_ids, batch_request_ids = ["a"], ["free", "a"]
-""",
     "loops": """
 import torch
 N, V, R, W, inf = 3, 70, 2, 3, float("inf")

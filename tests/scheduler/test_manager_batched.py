@@ -1,20 +1,17 @@
 """Steps of the fsm engine's requests, which are filled and accepted in single native
 calls: equal to what each grammar does alone."""
 
-import pickle
 import random
 
 import numpy as np
 import pytest
 import torch
 
-from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams, UnknownRequestError
+from structout import StructuredOutputManager, StructuredOutputsParams, UnknownRequestError
 from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.extension import core
 from structout.grammar.native.native_grammar import NativeGrammar
 from structout.masks.bitmask import allocate_token_bitmask
-from structout.masks.buffers import BufferRing
-from structout.masks.pool import MaskPool
 from structout.scheduler.decoding_step import DEAD_END
 from support.random_patterns import random_pattern
 from support.tokenizers_on_the_spot import byte_level
@@ -150,115 +147,6 @@ def test_malformed_drafts_fail_no_other_request(manager, drafts):
     expected = allocate_token_bitmask(1, V, pin_memory=False)
     manager._requests["good"].grammar.fill_bitmask(expected, 0)
     assert (masks.bitmask[0] == expected[0].numpy()).all()
-
-
-# -- with a mask pool ------------------------------------------------------------------
-
-
-@pytest.fixture
-def pooling():
-    with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(mask_pool_capacity=64)) as made:
-        yield made
-
-
-@pytest.mark.parametrize("capacity", [40, 300])
-def test_pooled_masks_equal_those_of_grammar_bitmask(capacity, num_cases):
-    rng = random.Random(capacity)
-    config = StructuredOutputsConfig(mask_pool_capacity=capacity)
-    pool = MaskPool(capacity, V, "cpu")
-    num_new = num_rows = 0
-    with StructuredOutputManager(TOKENIZER, V, config) as manager:
-        names = [f"r{i}" for i in range(8)]
-        for name, pattern in zip(names, regexes(rng, 8), strict=True):
-            params = StructuredOutputsParams(regex=pattern, backend="fsm:no-fallback")
-            manager.add_request(name, params, stop_token_ids=rng.choice([None, [STOP, 7], [99]]))
-        manager.wait_all(timeout=60)
-        for step in range(num_cases(40, long=1_000)):
-            chosen = rng.sample(names, rng.randint(1, 8))
-            drafts = {name: [rng.randrange(-1, V) for _ in range(rng.randrange(4))] for name in chosen[::2]}
-            if step == 20:
-                manager.deduplicator.reset()
-            pooled = manager.pooled_bitmask(chosen, drafts)
-            pool.update(pickle.loads(pickle.dumps(pooled)))  # noqa: S301 - our own
-            num_new, num_rows = num_new + len(pooled.new_masks), num_rows + len(pooled.row_slots)
-            masks = manager.grammar_bitmask(chosen, drafts)
-            assert (pool.bitmask.numpy()[pooled.row_slots] == masks.bitmask).all()
-            assert pooled.request_ids == masks.request_ids
-            assert pooled.errors == masks.errors
-            assert (pooled.row_indptr == masks.row_indptr).all()
-            assert (pooled.num_acceptable_drafts == masks.num_acceptable_drafts).all()
-            for name in chosen:
-                row = masks.bitmask[masks.row_indptr[chosen.index(name)]]
-                legal = allowed_tokens(row)
-                manager.accept_tokens(name, [rng.choice(legal or [STOP])])
-                if manager.is_terminated(name):
-                    manager.rollback(name, manager.num_tokens(name))
-        stats = manager.deduplicator.stats()
-        assert (stats.masks_sent, stats.masks_reused) == (num_new, num_rows - num_new)
-        assert num_new < num_rows / 2 or capacity == 40
-
-
-def test_pooled_step_fills_no_mask_that_the_pool_holds(pooling, monkeypatch):
-    add(pooling, "r", regex="[ab]+")
-    assert len(pooling.pooled_bitmask(["r"]).new_masks) == 1
-    monkeypatch.setattr(BufferRing, "new", None)
-    assert len(pooling.pooled_bitmask(["r"]).new_masks) == 0
-    pooling.deduplicator.reset()
-    with pytest.raises(TypeError):
-        pooling.pooled_bitmask(["r"])
-
-
-def test_pooled_step_of_equal_constraints_sends_one_mask(pooling):
-    for name, pattern in (("a", "[ab]+"), ("b", "[ab]{1,}"), ("c", "[ab][ab]*")):
-        add(pooling, name, regex=pattern)
-    pooled = pooling.pooled_bitmask(["a", "b", "c"])
-    assert len(pooled.new_masks) == 1
-    assert len(set(pooled.row_slots.tolist())) == 1
-
-
-def test_pooled_step_with_other_engines_is_filled_first(pooling):
-    add(pooling, "r", regex="[ab]+")
-    pooling.add_request("json", StructuredOutputsParams(json={"type": "integer"}))
-    pooling.wait_ready("json", 60)
-    pool = MaskPool(64, V, "cpu")
-    for names in (["r"], ["r", "json"], ["json"], ["r"]):
-        pooled = pooling.pooled_bitmask(names)
-        pool.update(pooled)
-        assert (pool.bitmask.numpy()[pooled.row_slots] == pooling.grammar_bitmask(names).bitmask).all()
-    assert pooling.deduplicator.stats().masks_sent == 2
-
-
-def test_pooled_step_with_too_many_masks_or_bad_ids_raises_and_changes_nothing():
-    config = StructuredOutputsConfig(mask_pool_capacity=2)
-    with StructuredOutputManager(TOKENIZER, V, config) as manager:
-        for name, pattern in (("a", "a+"), ("b", "b+"), ("c", "c+")):
-            add(manager, name, regex=pattern)
-        assert manager.pooled_bitmask(["a", "b"]).sequence == 0
-        with pytest.raises(ValueError, match="3 different masks, but the pool has a capacity of 2"):
-            manager.pooled_bitmask(["a", "b", "c"])
-        with pytest.raises(ValueError, match="more than once"):
-            manager.pooled_bitmask(["a", "a"])
-        with pytest.raises(UnknownRequestError):
-            manager.pooled_bitmask(["a", "unknown"])
-        pooled = manager.pooled_bitmask(["a", "b"])
-        assert (pooled.sequence, len(pooled.new_masks)) == (1, 0)
-
-
-def test_pooled_step_without_a_pool_raises(manager):
-    with pytest.raises(RuntimeError, match="there is no mask pool"):
-        manager.pooled_bitmask([])
-
-
-def test_pooled_dead_end_is_an_error_of_its_request_alone(pooling):
-    (a, b) = (TOKENIZER(text, add_special_tokens=False)["input_ids"][0] for text in "ab")
-    add(pooling, "good", regex="ab")
-    pooling.add_request("stuck", StructuredOutputsParams(regex="ab"), stop_token_ids=[b])
-    pooling.wait_ready("stuck", 60)
-    for _ in range(2):
-        assert pooling.pooled_bitmask(["good", "stuck"], {"stuck": [a]}).errors == {}
-    pooling.accept_batch({"good": [a], "stuck": [a]})
-    for _ in range(2):
-        assert pooling.pooled_bitmask(["good", "stuck"]).errors == {"stuck": DEAD_END}
 
 
 # -- dead ends -------------------------------------------------------------------------

@@ -139,7 +139,6 @@ class Server(Hunter):
             failure_ttl=0.5,
             compile_timeout=2.0,
             queue_size=64,
-            mask_pool_capacity=64,
         )
         self.manager = StructuredOutputManager(tokenizers_on_the_spot.byte_level(), V, config)
         self._stop = self.manager.vocabulary.stop_token_ids[0]

@@ -170,30 +170,6 @@ class PythonStep {
     return structout::engine::run(true, [&] { return step_.finish(request, work, masks); });
   }
 
-  void plan() {
-    LongWork long_work;
-    step_.plan_all(long_work.announcer());
-  }
-
-  std::vector<size_t> fill(const std::vector<size_t>& rows, MaskBuffer& masks) const {
-    for (size_t row : rows) {
-      if (row >= num_rows()) throw py::index_error("the step has " + std::to_string(num_rows()) + " rows");
-    }
-    check(masks, rows.size());
-    LongWork long_work;
-    return step_.fill(rows, masks, long_work.announcer());
-  }
-
-  py::tuple distinct_masks() const {
-    num_rows();
-    DistinctRows found;
-    {
-      LongWork long_work;
-      found = step_.distinct_rows(long_work.announcer());
-    }
-    return py::make_tuple(array_of(found.keys), array_of(found.first_rows), array_of(found.index_of_row));
-  }
-
   const Step& step() const { return step_; }
   const std::vector<size_t>& blocked() const { return blocked_; }
   const std::vector<std::pair<size_t, py::object>>& foreign() const { return foreign_; }
@@ -240,7 +216,7 @@ class PythonStep {
 
  private:
   size_t num_rows() const {
-    if (step_.ends.empty()) throw std::logic_error("the step has no rows before it is run or planned");
+    if (step_.ends.empty()) throw std::logic_error("the step has no rows before it is run");
     return size_t(step_.ends.back());
   }
 
@@ -372,9 +348,6 @@ void define_step(py::module_& module) {
       .def("run", &PythonStep::run, py::arg("work"), py::arg("masks"), py::arg("apart") = false,
            py::arg("pool") = py::none())
       .def("finish", &PythonStep::finish)
-      .def("plan", &PythonStep::plan)
-      .def("fill", &PythonStep::fill)
-      .def("distinct_masks", &PythonStep::distinct_masks)
       .def_property_readonly("max_rows", [](const PythonStep& self) { return self.step().max_rows(); })
       .def_property_readonly("row_indptr", [](const PythonStep& self) { return array_of(self.step().ends); })
       .def_property_readonly("num_allowed", [](const PythonStep& self) { return array_of(self.step().num_allowed); })

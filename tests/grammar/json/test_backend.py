@@ -22,7 +22,6 @@ from structout.grammar.native.matcher import FsmGrammar
 from structout.grammar.registry import BackendSet, check_params, register_backend
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
-from structout.masks.pool import MaskPool
 from support import corpus, native_steps
 from support.mask_walks import STYLES, MaskWalker
 from support.tokenizers_on_the_spot import byte_fallback, byte_level
@@ -52,7 +51,7 @@ HINTS = {
 
 @pytest.fixture(scope="module")
 def manager():
-    config = StructuredOutputsConfig(compile_timeout=60, mask_pool_capacity=64)
+    config = StructuredOutputsConfig(compile_timeout=60)
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
         yield manager
 
@@ -352,9 +351,6 @@ def test_grammars_of_schemas_and_patterns_share_a_step():
     for grammar, first, tokens in zip(grammars, step.row_indptr, drafts, strict=False):
         grammar.fill_bitmask_drafts(expected, int(first), tokens or [])
     assert np.array_equal(rows.numpy(), expected.numpy())
-    _, _, index_of_row = step.distinct_masks()
-    kinds = {0: rows.numpy()[index_of_row == 0]}
-    assert all(np.array_equal(row, kinds[0][0]) for row in kinds[0])
 
 
 # -- the form of texts --------------------------------------------------------------
@@ -676,15 +672,13 @@ def test_limit_in_a_step_leaves_the_other_rows_alone():
     assert np.array_equal(rows[int(step.row_indptr[2])].numpy(), mask_of(same))
     assert hard.error_reason
     assert not easy.error_reason
-    step.distinct_masks()
     assert native_steps.accept(grammars, [ids_of("{"), ids_of("x"), ids_of("[]")]) == [True, False, True]
 
 
-@pytest.mark.parametrize("pooled", [False, True])
 @pytest.mark.parametrize("has_other_engine", [False, True])
-def test_request_that_reaches_a_limit_fails_alone(registered, pooled, has_other_engine):
+def test_request_that_reaches_a_limit_fails_alone(registered, has_other_engine):
     register_backend("hasty", lambda vocabulary, config, tokenizer: FsmBackend(vocabulary, limits=_NO_TIME))
-    config = StructuredOutputsConfig(compile_timeout=60, mask_pool_capacity=64)
+    config = StructuredOutputsConfig(compile_timeout=60)
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
         add(manager, "hard", json=HARD, backend="hasty:no-fallback")
         manager.fork("hard", "same")
@@ -693,14 +687,13 @@ def test_request_that_reaches_a_limit_fails_alone(registered, pooled, has_other_
             add(manager, "other", json=OBJECT, backend="llguidance:no-fallback")
         assert manager.accept_batch({"hard": ids_of("["), "easy": ids_of("{")}) == {"hard": True, "easy": True}
         names = ["hard", "same", "easy", *(["other"] if has_other_engine else [])]
-        fill = manager.pooled_bitmask if pooled else manager.grammar_bitmask
-        batch = fill(names)
+        batch = manager.grammar_bitmask(names)
         assert list(batch.errors) == ["hard"]
         assert batch.errors["hard"].startswith(_TOO_MUCH_WORK)
         assert manager.status("hard") is GrammarStatus.FAILED
         assert manager.error("hard").kind is GrammarErrorKind.LIMIT
         assert ("hard", GrammarStatus.FAILED) in manager.poll_changed()
-        batch = fill(names)
+        batch = manager.grammar_bitmask(names)
         assert list(batch.errors) == ["hard"]
         assert manager.accept_batch({"hard": ids_of("["), "same": ids_of("[]")}) == {"hard": False, "same": True}
         assert manager.status("same") is manager.status("easy") is GrammarStatus.READY
@@ -768,20 +761,6 @@ def test_manager_uses_the_stop_tokens_of_the_request(manager, finish):
     assert not manager.accept_tokens("a", [STOP])
     assert manager.accept_tokens("a", [end])
     assert manager.is_terminated("a")
-
-
-def test_pooled_masks_are_those_that_are_filled(manager, finish):
-    for name, schema in SCHEMAS.items():
-        add(manager, name, json=schema)
-        manager.fork(name, f"{name} again")
-    names = [*SCHEMAS, *(f"{name} again" for name in SCHEMAS)]
-    filled = manager.grammar_bitmask(names).bitmask.copy()
-    pool = MaskPool(64, V, "cpu")
-    for _ in range(2):
-        pooled = manager.pooled_bitmask(names)
-        pool.update(pooled)
-        assert not pooled.errors
-        assert np.array_equal(pool.bitmask.numpy()[pooled.row_slots], filled)
 
 
 def test_errors_of_the_core_are_translated():

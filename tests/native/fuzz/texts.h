@@ -3,7 +3,6 @@
 
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -167,16 +166,12 @@ inline void check_interruption(const engine::Matcher& matcher, const Row& row, i
 // agree. What exceeds a limit ends the text.
 inline void read_text(engine::Matcher& matcher, Draws& draws) {
   std::vector<Row> rows;  // before each token, and now
-  std::unordered_map<uint64_t, Row> row_of_key;
   for (int step = 0; step < kSteps && !matcher.is_terminated(); ++step) {
     Row row = mask(matcher);
     if (row.empty()) return;
     size_t num_tokens = matcher.num_tokens();
     if (num_tokens == rows.size()) rows.push_back(row);
     check(rows[num_tokens] == row, "a text that goes back has the mask that it had");
-    uint64_t key = matcher.mask_key(matcher.current_state());
-    if (!matcher.error().empty()) return;
-    if (key != 0) check(row_of_key.try_emplace(key, row).first->second == row, "masks with one number are equal");
     size_t any = draws.below(vocabulary()->size());
     check_token(matcher, has_bit(row, any), int64_t(any));
     int64_t token = allowed_token(row, draws);
