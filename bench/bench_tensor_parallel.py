@@ -50,14 +50,14 @@ def _rank(rank: int, world_size: int, directory: str, program: Callable[..., Any
     dist.destroy_process_group()
 
 
-def timed(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the slowest rank's seconds for a collective call, and its result."""
+def timed(call: Callable[[], Any]) -> float:
+    """Return the slowest rank's seconds for a collective call."""
     dist.barrier()
     start = time.perf_counter()
-    result = call()
+    call()
     seconds = torch.tensor([time.perf_counter() - start])
     dist.all_reduce(seconds, dist.ReduceOp.MAX)
-    return float(seconds), result
+    return float(seconds)
 
 
 def medians_us(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
@@ -68,7 +68,7 @@ def medians_us(calls: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str,
     for round_ in range(rounds + 1):
         shuffle(order)
         for name in order:
-            seconds, _ = timed(calls[name])
+            seconds = timed(calls[name])
             if round_ > 0:
                 samples[name].append(seconds)
     return {name: round(statistics.median(values) * 1e6, 1) for name, values in samples.items()}

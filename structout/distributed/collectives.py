@@ -175,8 +175,8 @@ def sharded_masked_sample(
         return masked_sample(logits, bitmask, rows, temperature=temperature, ...)
 
     but without filters ranks exchange only 12 bytes a row. With filters (an argument
-    that is not None, whatever its values) each row's allowed logits go to one owner
-    rank, which samples it.
+    that is not None, whatever its values) each row's logits go to one owner rank, which
+    samples it.
 
     Args:
         logits_shard: ``[N, width]`` or ``[width]``: columns ``vocab_begin ...

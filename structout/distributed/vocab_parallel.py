@@ -6,7 +6,7 @@ step on CUDA tensors can be captured in a graph:
 
     no filters    each row's highest logit, and its drawn token's score and id: 12 bytes
     + logprobs    also the drawn token's logit, then the shard's mass: 24 bytes in all
-    with filters  each row's allowed logits to its owner rank, then the drawn ids to all
+    with filters  each row's logits to its owner rank, then the drawn ids to all
 
 Every path gives the bits of masked_sample on the gathered logits
 (docs/tensor_parallel.md).

@@ -53,9 +53,13 @@ SAMPLE_CHANGES = {
 def test_sharded_masked_sample_with_one_differing_rank_raises_on_all(change):
     messages = ranks.run(3, rank_programs.disagree, 1, SAMPLE_CHANGES[change], "sample")
     for rank, text in enumerate(messages):
+        if rank == 1 and "invalid" in change:
+            assert text.startswith("ValueError: masked_sample: temperature must be a finite number of at least 0")
+            continue
         assert text.startswith(f"CollectiveError: [rank {rank}, step 1] sharded_masked_sample: ")
-        assert "disagree on" in text or "must hold every column once" in text
-    assert len({text.partition("] ")[2] for text in messages}) == 1
+        assert "disagree on" in text or "must hold every column once" in text or "rank 1 failed at step 1" in text
+    problems = {text.partition("] ")[2] for text in messages if text.startswith("CollectiveError")}
+    assert len(problems) == 1
 
 
 @pytest.mark.parametrize("changes", [{"num_rows": 4}, {"width": 6}, {"num_rows": 0}])
@@ -75,14 +79,6 @@ def test_sharded_masked_sample_with_invalid_argument_on_one_rank_gives_its_error
     for rank in (0, 2):
         begin = f"CollectiveError: [rank {rank}, step 1] sharded_masked_sample: rank 1 failed at step 1: "
         assert messages[rank] == begin + own_error
-
-
-def test_sharded_masked_sample_with_filters_and_an_invalid_number_on_all_ranks_raises_on_all():
-    """Only the rank that samples the row reads the number."""
-    messages = ranks.run(3, rank_programs.sample_with_an_invalid_temperature)
-    own_error = "ValueError: masked_sample: temperature must be a finite number of at least 0"
-    assert sum(text.startswith(own_error) for text in messages) == 1
-    assert sum(text.startswith("CollectiveError") and own_error in text for text in messages) == 2
 
 
 @pytest.mark.parametrize("begins_inside", [True, False])

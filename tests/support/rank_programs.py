@@ -188,16 +188,6 @@ def disagree(rank: int, odd_rank: int, changes: dict[str, Any], operation: str) 
     return message
 
 
-def sample_with_an_invalid_temperature(rank: int) -> str:
-    """Return this rank's error, after which the group must still work."""
-    try:
-        _sample(top_k=5, temperature=torch.tensor([1.0, 1.0, 1.0, -1.0]))
-    except (CollectiveError, ValueError) as error:
-        assert _sample().tolist() == _expected_sample()
-        return f"{type(error).__name__}: {error}"
-    raise AssertionError("no error was raised for the invalid number")
-
-
 def _expected_sample() -> list[int]:
     """Return what `_sample` draws, from the whole vocabulary."""
     world_size = dist.get_world_size()
