@@ -70,7 +70,6 @@ ENGINE_PARTS = {
     "context_free": 2,
     "json": 2,
     "tags": 1,
-    "ranks": 1,
     "bindings/engine": 1,
 }
 

@@ -110,12 +110,6 @@ STABLE_TORCH_LIBRARY(structout, ops) {
   ops.def(
       "_merge_totals(Tensor totals, Tensor? temperature, Tensor highest, Tensor token_logits, Tensor top_logits) "
       "-> (Tensor logprobs, Tensor ranks, Tensor top_logprobs)");
-  // Packs the allowed logits of all rows into `packed` and returns how many there are;
-  // _unpack_allowed puts them back in their places.
-  ops.def(
-      "_pack_allowed(Tensor logits_shard, Tensor? bitmask, Tensor? rows, int vocab_begin, Tensor(a!) packed) -> int");
-  ops.def(
-      "_unpack_allowed(Tensor(a!) logits_shard, Tensor packed, Tensor? bitmask, Tensor? rows, int vocab_begin) -> ()");
 
   // The push collectives (common/push.h). `buffers` and `multicast` are the addresses
   // that torch's symmetric memory calls buffer_ptrs_dev and multicast_ptr (0: none).

@@ -24,7 +24,7 @@ if importlib.util.find_spec("torch") is not None:
         StructOutError,
         UnknownRequestError,
     )
-    from structout.masks.batch import MaskBatch, MaskShard
+    from structout.masks.batch import MaskBatch
     from structout.masks.bitmask import (
         allocate_token_bitmask,
         bitmask_dtype,
@@ -58,7 +58,6 @@ if importlib.util.find_spec("torch") is not None:
 
 if TYPE_CHECKING:
     from structout.distributed import (
-        ShardedManager,
         VocabParallelSampler,
         all_gather_bitmask,
         sharded_masked_sample,
@@ -98,12 +97,10 @@ __all__ = [
     "LogitBias",
     "ManagerStats",
     "MaskBatch",
-    "MaskShard",
     "MaskedSampler",
     "Penalties",
     "SamplerOutput",
     "SamplingParams",
-    "ShardedManager",
     "StackTableTensors",
     "StaleMasksError",
     "StructOutError",
@@ -162,7 +159,6 @@ _MODULE_OF = {
     "DeviceStacks": "grammar.native.device_stacks",
     "GrammarStatus": "scheduler.requests",
     "ManagerStats": "scheduler.stats",
-    "ShardedManager": "distributed",
     "StructuredOutputManager": "scheduler.manager",
     "TextCheck": "grammar.checking.text_check",
     "VocabParallelSampler": "distributed",

@@ -6,7 +6,6 @@ import importlib.util
 import platform
 import sys
 
-from structout import envs
 from structout._version import __version__
 
 _PACKAGES = ("torch", "numpy", "triton", "transformers", "jsonschema", "xgrammar", "llguidance")
@@ -48,17 +47,17 @@ def _examine_kernels() -> tuple[list[str], list[str], list[str]]:
         broken.append("there is a CUDA device, but no kernels for it: see what is missing")
     if loaded.unused is not None:
         broken.append(loaded.unused)
-    try:
-        between_cpus = _between_cpus()
-    except ValueError as error:
-        between_cpus = "none"
-        broken.append(str(error))
     capability = "none" if loaded.broken else str(torch.ops.structout._cpu_capability())
     cpu = "none" if loaded.broken else f"C++, {capability}, {torch.get_num_threads()} threads"
     cuda = {"cuda": "CUDA C++", "triton": "Triton", None: "none"}[loaded.cuda]
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     report = ["", "kernels", f"  {'cpu':<13}{cpu}", f"  {'cuda':<13}{cuda}, {', '.join(names) or 'no device'}"]
-    report += ["", "ranks that share a model", f"  {'cpu':<13}{between_cpus}", f"  {'cuda':<13}{_between_gpus()}"]
+    report += [
+        "",
+        "ranks that share a model",
+        f"  {'cpu':<13}the process group's own backend",
+        f"  {'cuda':<13}{_between_gpus()}",
+    ]
     missing = [problem for problem in loaded.missing if problem != loaded.unused]
     return report, broken, missing
 
@@ -68,11 +67,6 @@ def _version(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return "not installed"
-
-
-def _between_cpus() -> str:
-    fallback = "the process group's own backend"
-    return f"shared memory on one host, {fallback} between hosts" if envs.shared_memory() else fallback
 
 
 def _between_gpus() -> str:

@@ -22,16 +22,6 @@ def cpu_capability() -> str | None:
     return _choice("STRUCTOUT_CPU_CAPABILITY", ("default", "avx2", "avx512"))
 
 
-def shared_memory() -> bool:
-    """STRUCTOUT_SHARED_MEMORY = 0 | 1: whether ranks on one host exchange messages in
-    shared memory. Default: 1.
-
-    With 0 they exchange them through their process group, as ranks on different hosts
-    do.
-    """
-    return _choice("STRUCTOUT_SHARED_MEMORY", ("0", "1")) != "0"
-
-
 def vllm() -> bool:
     """STRUCTOUT_VLLM = 0 | 1: whether structout replaces parts of vLLM. Default: 1."""
     return _choice("STRUCTOUT_VLLM", ("0", "1")) != "0"

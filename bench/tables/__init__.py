@@ -38,7 +38,7 @@ from tables.ops import (
     short_table,
     step_ops_table,
 )
-from tables.ranks import exchanged_bytes_table, gpu_model_table, shared_masks_table, tensor_parallel_table
+from tables.ranks import gpu_model_table, tensor_parallel_table
 from tables.serving import (
     busy_thread_table,
     generate_table,
@@ -100,8 +100,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "fsm_cpu": fsm_table,
     "fsm_steps_cpu": fsm_steps_table,
     "tensor_parallel_cpu": tensor_parallel_table,
-    "shared_masks_cpu": shared_masks_table,
-    "exchanged_bytes_cpu": exchanged_bytes_table,
     "soak_cpu": soak_table,
     "tensor_parallel_model": gpu_model_table,
     "values_greedy": partial(values_table, "greedy"),

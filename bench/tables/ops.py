@@ -190,10 +190,6 @@ def fill_bandwidth_fraction(row: Row) -> float:
     return us_at_fill_bandwidth / row["us"]["structout"]
 
 
-def _is_unfiltered_and_free(row: Row) -> bool:
-    return bool(row["filters"] == "none" and row["allowed"] == "free")
-
-
 def step_ops_table(device: str) -> str:
     rows = harness.read_results("step_ops", device)["rows"]
     cells = []

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 #include <vector>
 
 #include "masks/mask_row.h"
@@ -17,27 +16,13 @@ class MaskBuffer {
  public:
   // `address`: of the first row. `row_bytes`: from one row to the next.
   MaskBuffer(uintptr_t address, int64_t row_bytes, size_t num_rows)
-      : address_(address), row_bytes_(row_bytes), contents_(num_rows), num_rows_(num_rows) {}
+      : address_(address), row_bytes_(row_bytes), contents_(num_rows) {}
 
-  // For memory that several processes write to: makes rows first ... end - 1 of the memory the
-  // rows 0, 1, ... of this buffer. Rows that it had before and now leaves to others are
-  // forgotten.
-  void own(size_t first, size_t end) {
-    if (first > end || end > contents_.size()) throw std::invalid_argument("the buffer has no such rows");
-    for (size_t i = first_; i < first_ + num_rows_; ++i) {
-      if (i < first || i >= end) contents_[i].forget();
-    }
-    first_ = first;
-    num_rows_ = end - first;
-  }
-
-  size_t num_rows() const { return num_rows_; }
+  size_t num_rows() const { return contents_.size(); }
   size_t row_bytes() const { return size_t(row_bytes_); }
   size_t row_words() const { return row_bytes() / sizeof(uint32_t); }
-  uint32_t* row(size_t i) const {
-    return reinterpret_cast<uint32_t*>(address_ + uintptr_t(int64_t(first_ + i) * row_bytes_));
-  }
-  RowContent& content(size_t i) { return contents_[first_ + i]; }
+  uint32_t* row(size_t i) const { return reinterpret_cast<uint32_t*>(address_ + uintptr_t(int64_t(i) * row_bytes_)); }
+  RowContent& content(size_t i) { return contents_[i]; }
 
   // Lets the rows first ... end - 1 allow nothing.
   void clear(size_t first, size_t end) {
@@ -54,8 +39,7 @@ class MaskBuffer {
  private:
   uintptr_t address_;
   int64_t row_bytes_;
-  std::vector<RowContent> contents_;  // of all rows of the memory
-  size_t first_ = 0, num_rows_;
+  std::vector<RowContent> contents_;  // of each row
 };
 
 // Writes rows, past the caches if there are many. For one thread.

@@ -75,7 +75,7 @@ void Step::lay_out() {
       bool is_single = request.num_drafts == 0 && !request.has_bounds;
       request.is_unconstrained = is_single ? request.matcher->is_unconstrained() : request.matcher->is_terminated();
     }
-    size_t count = request.is_unconstrained && !keeps_rows ? 0 : request.max_rows;
+    size_t count = request.is_unconstrained ? 0 : request.max_rows;
     bool is_empty = request.matcher == nullptr || !request.problem.empty();
     states_.resize(states_.size() + count, request.is_unconstrained ? kFreeRow : is_empty ? kEmptyRow : kUnplanned);
     matchers_.resize(states_.size(), request.matcher);

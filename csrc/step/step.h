@@ -57,9 +57,6 @@ class Step {
   std::vector<int64_t> tokens;
   std::vector<StepRequest> requests;
   std::vector<int64_t> drafts;
-  // Whether each request owns its max_rows, also one that needs no masks: its rows are free.
-  // By default it owns none.
-  bool keeps_rows = false;
 
   // The rows that the step may have at most.
   size_t max_rows() const;

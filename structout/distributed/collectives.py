@@ -8,23 +8,27 @@ import torch
 import torch.distributed as dist
 
 from structout.distributed import sharded_logprobs, vocab_parallel
-from structout.distributed.cpu_communicator import cpu_communicator
-from structout.distributed.cuda_communicator import cuda_communicator
+from structout.distributed.checked_collectives import checked_collectives, checksum_tensors
+from structout.distributed.cuda_communicator import Communicator, cuda_communicator
 from structout.distributed.process_groups import group_name_of, world_size_of
-from structout.distributed.sharded_logprobs import exchange_cpu, exchange_cuda
 from structout.distributed.vocab_shard import VocabShard
+from structout.errors import CollectiveError
 from structout.ops.row_parameters import float_parameter, row_parameters
 from structout.ops.token_logprobs import TokenLogprobs, TopnSample, check_top_n
+
+_SAMPLE = "sharded_masked_sample"
 
 
 @contextlib.contextmanager
 def _report_failure_to_peers(operation: str, tensor: torch.Tensor, group_name: str) -> Iterator[None]:
-    """Make the other ranks' call fail too if this rank's arguments are invalid."""
+    """Make the other ranks' call fail too if this rank's does, for CPU tensors."""
     try:
         yield
+    except CollectiveError:
+        raise
     except Exception as error:
         if tensor.device.type == "cpu" and world_size_of(group_name) > 1:
-            cpu_communicator(group_name).report_failure(operation, error)
+            checked_collectives(group_name).report_failure(operation, error)
         raise
 
 
@@ -38,21 +42,35 @@ def all_gather_bitmask_impl(shard: torch.Tensor, group_name: str) -> torch.Tenso
     if world_size_of(group_name) == 1:
         return shard.clone()
     if shard.device.type == "cpu":
-        return vocab_parallel.all_gather_bitmask_cpu(cpu_communicator(group_name), shard)
-    return vocab_parallel.all_gather_bitmask_cuda(cuda_communicator(group_name, shard.device), shard)
+        communicator = checked_collectives(group_name)
+        num_rows, width = shard.shape
+        communicator.begin("all_gather_bitmask", {"number of rows": num_rows, "mask width": width})
+        return vocab_parallel.all_gather_bitmask(communicator, shard)
+    return vocab_parallel.all_gather_bitmask(cuda_communicator(group_name, shard.device), shard)
 
 
 def sharded_masked_sample_impl(*arguments: Any, return_logprobs: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Implement ``torch.ops.structout.sharded_masked_sample``, with its arguments."""
     *tensors, vocab_begin, group_name = arguments
-    device = tensors[0].device
-    if world_size_of(group_name) == 1:
+    with _report_failure_to_peers(_SAMPLE, tensors[0], group_name):
         shard = VocabShard.from_op_arguments(tuple(tensors), vocab_begin)
-        return vocab_parallel.sample_single_rank(shard, return_logprobs)
-    if device.type == "cpu":
-        return vocab_parallel.sample_cpu(cpu_communicator(group_name), tuple(tensors), vocab_begin, return_logprobs)
-    shard = VocabShard.from_op_arguments(tuple(tensors), vocab_begin)
-    return vocab_parallel.sample_cuda(cuda_communicator(group_name, device), shard, return_logprobs)
+        if world_size_of(group_name) == 1:
+            return vocab_parallel.sample_single_rank(shard, return_logprobs)
+        if shard.logits.device.type != "cpu":
+            return vocab_parallel.sample(cuda_communicator(group_name, shard.logits.device), shard, return_logprobs)
+        replicated = (shard.bitmask, shard.rows, shard.temperature, shard.top_k, shard.top_p, shard.min_p)
+        communicator = checked_collectives(group_name)
+        communicator.begin(
+            _SAMPLE,
+            {
+                "number of rows": len(shard.logits),
+                "dtype of the logits": shard.logits.dtype,
+                "masks and parameters": checksum_tensors(*replicated, shard.seed, shard.position),
+                "logprobs": return_logprobs,
+            },
+            shard.columns,
+        )
+        return vocab_parallel.sample(communicator, shard, return_logprobs)
 
 
 def sharded_token_logprobs_impl(
@@ -73,13 +91,25 @@ def sharded_token_logprobs_impl(
             logits, *masks, token_ids, top_n
         )
         return results
+    communicator: Communicator
     with _report_failure_to_peers("sharded_token_logprobs", logits, group_name):
         torch.ops.structout._check_sharded_token_logprobs(logits, *masks, token_ids, vocab_begin, top_n)
-    if logits.device.type == "cpu":
-        exchange = exchange_cpu(cpu_communicator(group_name), logits, masks, token_ids, vocab_begin, top_n)
-    else:
-        exchange = exchange_cuda(cuda_communicator(group_name, logits.device), top_n)
-    return sharded_logprobs.sharded_token_logprobs(logits, masks, token_ids, vocab_begin, top_n, exchange)
+        if logits.device.type == "cpu":
+            communicator = checked = checked_collectives(group_name)
+            checked.begin(
+                "sharded_token_logprobs",
+                {
+                    "number of rows": len(logits),
+                    "dtype of the logits": logits.dtype,
+                    "masks, temperatures and token ids": checksum_tensors(*masks, token_ids),
+                    "top_n": top_n,
+                },
+                (vocab_begin, logits.shape[1]),
+            )
+        else:
+            communicator = cuda_communicator(group_name, logits.device)
+        exchange = sharded_logprobs.exchange(communicator, top_n)
+        return sharded_logprobs.sharded_token_logprobs(logits, masks, token_ids, vocab_begin, top_n, exchange)
 
 
 def sharded_masked_sample_topn_impl(*arguments: Any) -> tuple[torch.Tensor, ...]:
@@ -87,7 +117,7 @@ def sharded_masked_sample_topn_impl(*arguments: Any) -> tuple[torch.Tensor, ...]
     arguments."""
     *tensors, vocab_begin, top_n, raw, group_name = arguments
     logits, bitmask, rows, temperature = tensors[:4]
-    with _report_failure_to_peers("sharded_masked_sample", logits, group_name):
+    with _report_failure_to_peers(_SAMPLE, logits, group_name):
         check_top_n("sharded_masked_sample_topn", top_n)
     ids, _ = sharded_masked_sample_impl(*tensors, vocab_begin, group_name, return_logprobs=False)
     if raw:
@@ -145,8 +175,8 @@ def sharded_masked_sample(
         return masked_sample(logits, bitmask, rows, temperature=temperature, ...)
 
     but without filters ranks exchange only 12 bytes a row. With filters (an argument
-    that is not None, whatever its values) each row's allowed logits go to one owner
-    rank, which samples it.
+    that is not None, whatever its values) each row's logits go to one owner rank, which
+    samples it.
 
     Args:
         logits_shard: ``[N, width]`` or ``[width]``: columns ``vocab_begin ...
@@ -178,7 +208,7 @@ def sharded_masked_sample(
     mode, extended to masks, exact ties and logprobs.
     """
     name = group_name_of(group)
-    with _report_failure_to_peers("sharded_masked_sample", logits_shard, name):
+    with _report_failure_to_peers(_SAMPLE, logits_shard, name):
         parameters = row_parameters(logits_shard, temperature, top_k, top_p, min_p, seed, position)
     ids: torch.Tensor = torch.ops.structout.sharded_masked_sample(
         logits_shard, bitmask, rows, *parameters, vocab_begin, name
@@ -207,7 +237,7 @@ def sharded_masked_sample_logprobs(
         :func:`structout.masked_sample_logprobs` bit for bit.
     """
     name = group_name_of(group)
-    with _report_failure_to_peers("sharded_masked_sample", logits_shard, name):
+    with _report_failure_to_peers(_SAMPLE, logits_shard, name):
         parameters = row_parameters(logits_shard, temperature, top_k, top_p, min_p, seed, position)
     ids, logprobs = torch.ops.structout.sharded_masked_sample_logprobs(
         logits_shard, bitmask, rows, *parameters, vocab_begin, name
@@ -285,7 +315,7 @@ def sharded_masked_sample_topn(
         the result of :func:`structout.masked_sample_topn`, bit for bit, on all ranks.
     """
     name = group_name_of(group)
-    with _report_failure_to_peers("sharded_masked_sample", logits_shard, name):
+    with _report_failure_to_peers(_SAMPLE, logits_shard, name):
         parameters = row_parameters(logits_shard, temperature, top_k, top_p, min_p, seed, position)
     return TopnSample(
         *torch.ops.structout.sharded_masked_sample_topn(

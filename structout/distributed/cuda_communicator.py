@@ -26,7 +26,7 @@ _STATE_WORDS, _ERROR_WORD, _PEER_WORD, _EPOCH_WORD = 6, 3, 4, 5
 _ERRORS = {1: "did not arrive in time", 2: "made a call with other arguments"}
 
 
-class CudaCommunicator(Protocol):
+class Communicator(Protocol):
     """This rank's end of a process group, for tensors on one device."""
 
     rank: int
@@ -57,21 +57,33 @@ class CudaCommunicator(Protocol):
         """
 
 
-class CollectiveCommunicator:
+class _GroupMember:
+    """This rank in a process group, which a communicator must not keep alive."""
+
+    def __init__(self, group: dist.ProcessGroup):
+        self._group = weakref.ref(group)
+        self.rank: int = group.rank()
+        self.world_size: int = group.size()
+
+    def _live_group(self) -> dist.ProcessGroup:
+        group = self._group()
+        assert group is not None  # the caller holds it
+        return group
+
+
+class CollectiveCommunicator(_GroupMember):
     """Uses the group's collectives.
 
     A rank that is lost or differs is noticed only by the group's timeout.
     """
 
     def __init__(self, group: dist.ProcessGroup):
-        self._group = weakref.ref(group)
-        self.rank: int = group.rank()
-        self.world_size: int = group.size()
+        super().__init__(group)
         self._columns: list[tuple[int, int]] | None = None
 
     def all_gather(self, local: torch.Tensor, expected_equal: tuple[object, ...], fill_on_error: int) -> torch.Tensor:
         gathered = local.new_empty(self.world_size, *local.shape)
-        dist.all_gather(list(gathered.unbind()), local.contiguous(), group=_live_group(self._group))
+        dist.all_gather(list(gathered.unbind()), local.contiguous(), group=self._live_group())
         return gathered
 
     def gather_owned_rows(self, shard: VocabShard, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -87,10 +99,10 @@ class CollectiveCommunicator:
                 logits[:, begin : begin + width] = outgoing
                 continue
             if outgoing.numel() > 0:
-                transfers.append(dist.P2POp(dist.isend, outgoing, group=_live_group(self._group), group_peer=rank))
+                transfers.append(dist.P2POp(dist.isend, outgoing, group=self._live_group(), group_peer=rank))
             incoming = shard.logits.new_empty(len(local_rows), width)
             if incoming.numel() > 0:
-                transfers.append(dist.P2POp(dist.irecv, incoming, group=_live_group(self._group), group_peer=rank))
+                transfers.append(dist.P2POp(dist.irecv, incoming, group=self._live_group(), group_peer=rank))
                 receives.append((begin, incoming))
         for transfer in dist.batch_isend_irecv(transfers) if transfers else []:
             transfer.wait()
@@ -101,7 +113,7 @@ class CollectiveCommunicator:
     def all_columns(self, local_columns: tuple[int, int]) -> list[tuple[int, int]]:
         if self._columns is None:
             _check_not_capturing()
-            self._columns = [tuple(columns) for columns in _all_gather_object(_live_group(self._group), local_columns)]
+            self._columns = [tuple(columns) for columns in all_gather_object(self._live_group(), local_columns)]
         expected = self._columns[self.rank]
         if expected != local_columns:
             raise ValueError(
@@ -112,7 +124,7 @@ class CollectiveCommunicator:
         return self._columns
 
 
-class SymmetricMemoryCommunicator:
+class SymmetricMemoryCommunicator(_GroupMember):
     """Uses push kernels (csrc/cuda/push.cuh), which captured graphs can replay.
 
     After an error on the device (a rank is late, or made a call with other arguments)
@@ -121,10 +133,8 @@ class SymmetricMemoryCommunicator:
     """
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device):
-        self._group = weakref.ref(group)
+        super().__init__(group)
         self._device = device
-        self.rank: int = group.rank()
-        self.world_size: int = group.size()
         self._collectives = CollectiveCommunicator(group)
         timeout: Any = group._get_backend(device).options._timeout
         self._timeout_ns = int(timeout.total_seconds() * 1e9)
@@ -200,7 +210,7 @@ class SymmetricMemoryCommunicator:
         _check_not_capturing()
         import torch.distributed._symmetric_memory as symmetric_memory
 
-        group = _live_group(self._group)
+        group = self._live_group()
         gather_capacity = max(self._gather_capacity, _round_up_to_power_of_two(gather_bytes))
         rows_capacity = max(self._rows_capacity, _round_up_to_power_of_two(rows_bytes))
         rows_offset, size = torch.ops.structout._push_buffer(self.world_size, gather_capacity, rows_capacity)
@@ -231,7 +241,7 @@ class SymmetricMemoryCommunicator:
                 memory = buffer, torch.zeros(_STATE_WORDS, dtype=torch.int64, device=self._device)
         except RuntimeError as error:
             failure = error
-        has_memory = _all_gather_object(_live_group(self._group), memory is not None)
+        has_memory = all_gather_object(self._live_group(), memory is not None)
         if memory is None or not all(has_memory):
             ranks = [rank for rank, has in enumerate(has_memory) if not has]
             raise RuntimeError(f"ranks {ranks} could not allocate {size} bytes of symmetric memory") from failure
@@ -291,31 +301,25 @@ def _symmetric_memory_communicator(
     communicator = None
     with contextlib.suppress(RuntimeError):  # a container or driver may forbid what the devices support
         communicator = SymmetricMemoryCommunicator(group, device)
-    return communicator if all(_all_gather_object(group, communicator is not None)) else None
+    return communicator if all(all_gather_object(group, communicator is not None)) else None
 
 
 def _all_ranks_have_peer_access(group: dist.ProcessGroup, device: torch.device) -> bool:
     """Return whether all devices reach each other's memory; equal on all ranks."""
     if device.type != "cuda":
         return False
-    places = _all_gather_object(group, (socket.gethostname(), device.index))
+    places = all_gather_object(group, (socket.gethostname(), device.index))
     is_one_host = all(host == socket.gethostname() for host, _ in places)
     has_own_device = len(set(places)) == len(places)
     peers = [index for _, index in places if index != device.index]
     has_access = (is_one_host and has_own_device) and all(
         index < torch.cuda.device_count() and torch.cuda.can_device_access_peer(device, index) for index in peers
     )
-    return all(_all_gather_object(group, has_access))
+    return all(all_gather_object(group, has_access))
 
 
-def _live_group(group: "weakref.ref[dist.ProcessGroup]") -> dist.ProcessGroup:
-    """Return a group that a communicator must not keep alive; its caller does."""
-    live_group = group()
-    assert live_group is not None
-    return live_group
-
-
-def _all_gather_object(group: dist.ProcessGroup, local: Any) -> list[Any]:
+def all_gather_object(group: dist.ProcessGroup, local: Any) -> list[Any]:
+    """Return the objects of all ranks, in rank order."""
     gathered: list[Any] = [None] * group.size()
     dist.all_gather_object(gathered, local, group=group)
     return gathered

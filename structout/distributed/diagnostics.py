@@ -1,9 +1,8 @@
-"""Errors of CUDA exchanges, and how much a rank has sent."""
+"""Errors of CUDA exchanges."""
 
 import torch
 import torch.distributed as dist
 
-from structout.distributed.cpu_communicator import Traffic, cpu_communicator
 from structout.distributed.cuda_communicator import SymmetricMemoryCommunicator, existing_cuda_communicator
 from structout.distributed.process_groups import group_name_of, world_size_of
 
@@ -26,9 +25,3 @@ def check(device: torch.device | str, group: dist.ProcessGroup | str | None = No
     communicator = None if world_size_of(name) == 1 else existing_cuda_communicator(name, torch.device(device))
     if isinstance(communicator, SymmetricMemoryCommunicator):
         communicator.check()
-
-
-def traffic(group: dist.ProcessGroup | str | None = None) -> Traffic:
-    """Return what this rank has sent to the others of the group, on the CPU, so far."""
-    name = group_name_of(group)
-    return Traffic() if world_size_of(name) == 1 else cpu_communicator(name).traffic

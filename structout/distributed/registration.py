@@ -1,6 +1,6 @@
 """Register the collective ops.
 
-Their implementations, sockets and shared memory load at the first call.
+Their implementations load at the first call.
 
 The ops are implemented in Python, because libtorch's stable ABI cannot reach a process
 group.

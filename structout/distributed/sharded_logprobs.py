@@ -5,20 +5,17 @@ tokens of all shards, then the totals that logprobs and ranks are made of. The r
 have the bits of token_logprobs on the gathered logits.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 
-from structout.distributed.cpu_communicator import CpuCommunicator, Message
-from structout.distributed.cuda_communicator import CudaCommunicator
-from structout.distributed.vocab_shard import LOGITS_DTYPES, vocab_size_from
+from structout.distributed.cuda_communicator import Communicator
 
 # Returns a tensor of every rank, [world_size, *local.shape].
 AllGather = Callable[[torch.Tensor], torch.Tensor]
 # Mask, row map and temperature; each may be None.
 Masks = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
-_OP = "sharded_token_logprobs"
 FILL_RESULTS = 0xFF  # a byte that makes ids -1 and logits NaN after an error
 
 
@@ -74,61 +71,6 @@ def logprobs_of_logits(
     return logprobs, ranks, top_logprobs
 
 
-def all_gather_cpu(
-    communicator: CpuCommunicator, op: str, columns: tuple[int, int], expected_equal: dict[str, int]
-) -> AllGather:
-    """An exchange of CPU tensors that also compares the calls of all ranks.
-
-    Args:
-        communicator: the ranks.
-        op: the op's name, for messages.
-        columns: this rank's first column and number of columns.
-        expected_equal: by name, what must be equal on all ranks.
-    """
-
-    def all_gather(local: torch.Tensor) -> torch.Tensor:
-        gathered = local.new_empty(communicator.world_size, *local.shape)
-        gathered[communicator.rank].copy_(local)
-        messages = communicator.exchange(
-            op,
-            [local] * communicator.world_size,
-            expected_equal=expected_equal,
-            header_fields=columns,
-            recv_buffers=gathered.unbind(),
-        )
-        agreed_vocab_size(communicator, op, messages)
-        return gathered
-
-    return all_gather
-
-
-def agreed_vocab_size(communicator: CpuCommunicator, op: str, messages: Sequence[Message]) -> int:
-    """The number of columns of all ranks. Raises CollectiveError if they do not fit."""
-    try:
-        return vocab_size_from(tuple(message.header_fields for message in messages))
-    except ValueError as error:
-        raise communicator.error(op, str(error)) from None
-
-
-def exchange_cpu(
-    communicator: CpuCommunicator,
-    logits: torch.Tensor,
-    masks: Masks,
-    token_ids: torch.Tensor,
-    vocab_begin: int,
-    top_n: int,
-) -> AllGather:
-    """The exchange of :func:`sharded_token_logprobs` for CPU tensors."""
-    from structout.distributed.checksum import checksum_tensors  # needs xxhash, CUDA tensors do not
-
-    expected_equal = {
-        "number of rows": logits.shape[0],
-        "dtype of the logits": LOGITS_DTYPES.index(logits.dtype),
-        "masks, temperatures, token ids and top_n": checksum_tensors(*masks, token_ids) ^ top_n,
-    }
-    return all_gather_cpu(communicator, _OP, (vocab_begin, logits.shape[1]), expected_equal)
-
-
-def exchange_cuda(communicator: CudaCommunicator, top_n: int) -> AllGather:
-    """The exchange of :func:`sharded_token_logprobs` for CUDA tensors."""
+def exchange(communicator: Communicator, top_n: int) -> AllGather:
+    """The exchange of :func:`sharded_token_logprobs`."""
     return lambda local: communicator.all_gather(local, ("top", top_n), FILL_RESULTS)

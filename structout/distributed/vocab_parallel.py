@@ -6,51 +6,26 @@ step on CUDA tensors can be captured in a graph:
 
     no filters    each row's highest logit, and its drawn token's score and id: 12 bytes
     + logprobs    also the drawn token's logit, then the shard's mass: 24 bytes in all
-    with filters  each row's allowed logits to its owner rank, then the drawn ids to all
+    with filters  each row's logits to its owner rank, then the drawn ids to all
 
 Every path gives the bits of masked_sample on the gathered logits
 (docs/tensor_parallel.md).
 """
 
-from typing import Any
-
 import torch
 
-from structout.distributed.cpu_communicator import CpuCommunicator
-from structout.distributed.cuda_communicator import CudaCommunicator
-from structout.distributed.sharded_logprobs import (
-    FILL_RESULTS,
-    AllGather,
-    agreed_vocab_size,
-    all_gather_cpu,
-    logprobs_of_logits,
-)
-from structout.distributed.vocab_shard import LOGITS_DTYPES, VocabShard, owned_rows, vocab_size_from
+from structout.distributed.cuda_communicator import Communicator
+from structout.distributed.sharded_logprobs import FILL_RESULTS, AllGather, logprobs_of_logits
+from structout.distributed.vocab_shard import VocabShard, owned_rows, vocab_size_from
 from structout.errors import CollectiveError
 
-_SAMPLE = "sharded_masked_sample"
 _FILL_MASKS = 0x00  # a byte that makes masks allow nothing after an error
 
 SampleResult = tuple[torch.Tensor, torch.Tensor | None]  # ids, logprobs
 
 
-def all_gather_bitmask_cpu(communicator: CpuCommunicator, local_masks: torch.Tensor) -> torch.Tensor:
+def all_gather_bitmask(communicator: Communicator, local_masks: torch.Tensor) -> torch.Tensor:
     """Gather ``[r, W]`` of every rank to ``[world_size * r, W]`` in rank order."""
-    num_rows, width = local_masks.shape
-    gathered = local_masks.new_empty(communicator.world_size, num_rows, width)
-    gathered[communicator.rank].copy_(local_masks)
-    masks_of_ranks = gathered.unbind()
-    communicator.exchange(
-        "all_gather_bitmask",
-        [masks_of_ranks[communicator.rank]] * communicator.world_size,
-        expected_equal={"number of rows": num_rows, "mask width": width},
-        recv_buffers=masks_of_ranks,
-    )
-    return gathered.view(communicator.world_size * num_rows, width)
-
-
-def all_gather_bitmask_cuda(communicator: CudaCommunicator, local_masks: torch.Tensor) -> torch.Tensor:
-    """:func:`all_gather_bitmask_cpu` for CUDA tensors."""
     return communicator.all_gather(local_masks, (), _FILL_MASKS).flatten(0, 1)
 
 
@@ -58,41 +33,21 @@ def sample_single_rank(shard: VocabShard, return_logprobs: bool) -> SampleResult
     """Sample where one rank holds the whole vocabulary."""
     if shard.vocab_begin != 0:
         raise ValueError(
-            f"{_SAMPLE}: a single rank must hold all columns, so vocab_begin must be 0, got {shard.vocab_begin}"
+            "sharded_masked_sample: a single rank must hold all columns, so vocab_begin must be 0, "
+            f"got {shard.vocab_begin}"
         )
     parameters = shard.row_parameters(range(len(shard.logits)))
     return _masked_sample(shard.logits, shard.bitmask, shard.rows, *parameters, return_logprobs=return_logprobs)
 
 
-def sample_cpu(
-    communicator: CpuCommunicator, tensors: tuple[Any, ...], vocab_begin: int, return_logprobs: bool
-) -> SampleResult:
-    """Sample CPU tensors, the op's arguments.
-
-    If it fails on this rank, the others fail too.
-    """
-    try:
-        shard = VocabShard.from_op_arguments(tensors, vocab_begin)
-        expected_equal = _expected_equal(shard, return_logprobs)
-        if shard.has_filters:
-            return _sample_owned_rows_cpu(communicator, shard, expected_equal, return_logprobs)
-        all_gather = all_gather_cpu(communicator, _SAMPLE, shard.columns, expected_equal)
-        return _sample_by_shard(shard, return_logprobs, all_gather)
-    except CollectiveError:
-        raise
-    except Exception as error:
-        communicator.report_failure(_SAMPLE, error)
-        raise
-
-
-def sample_cuda(communicator: CudaCommunicator, shard: VocabShard, return_logprobs: bool) -> SampleResult:
-    """Sample CUDA tensors by a fixed sequence of kernels and exchanges."""
+def sample(communicator: Communicator, shard: VocabShard, return_logprobs: bool) -> SampleResult:
+    """Sample on all ranks, by a fixed sequence of kernels and exchanges."""
     try:
         vocab_size = vocab_size_from(tuple(communicator.all_columns(shard.columns)))
     except ValueError as error:
-        raise CollectiveError(f"{_SAMPLE}: {error}", communicator.rank, 0) from None
+        raise CollectiveError(f"sharded_masked_sample: {error}", communicator.rank, 0) from None
     if shard.has_filters:
-        return _sample_owned_rows_cuda(communicator, shard, vocab_size, return_logprobs)
+        return _sample_owned_rows(communicator, shard, vocab_size, return_logprobs)
     return _sample_by_shard(
         shard, return_logprobs, lambda local: communicator.all_gather(local, ("shards", vocab_size), FILL_RESULTS)
     )
@@ -111,54 +66,10 @@ def _sample_by_shard(shard: VocabShard, return_logprobs: bool, all_gather: AllGa
     return ids, logprobs_of_logits(shard.logits, masks, shard.vocab_begin, highest, token_logits, no_top, all_gather)[0]
 
 
-def _sample_owned_rows_cpu(
-    communicator: CpuCommunicator, shard: VocabShard, expected_equal: dict[str, int], return_logprobs: bool
+def _sample_owned_rows(
+    communicator: Communicator, shard: VocabShard, vocab_size: int, return_logprobs: bool
 ) -> SampleResult:
     """Draw for the rows that this rank owns, from the allowed logits of all shards."""
-    num_rows, width = shard.logits.shape
-    rows_of_ranks = [owned_rows(num_rows, rank, communicator.world_size) for rank in range(communicator.world_size)]
-    packed = []
-    memory = communicator.workspace("packed", shard.logits.numel(), shard.logits.dtype)
-    for rows in rows_of_ranks:
-        part = memory[rows.start * width : rows.stop * width]
-        count = torch.ops.structout._pack_allowed(
-            shard.logits[rows.start : rows.stop], *shard.masks(rows), shard.vocab_begin, part
-        )
-        packed.append(part[:count])
-    messages = communicator.exchange(_SAMPLE, packed, expected_equal=expected_equal, header_fields=shard.columns)
-
-    local_rows = rows_of_ranks[communicator.rank]
-    vocab_size = agreed_vocab_size(communicator, _SAMPLE, messages)
-    logits = communicator.workspace("logits", len(local_rows) * vocab_size, shard.logits.dtype)
-    logits = logits.view(len(local_rows), vocab_size)
-    for message in messages:
-        begin, width = message.header_fields
-        torch.ops.structout._unpack_allowed(
-            logits[:, begin : begin + width], message.payload.view(logits.dtype), *shard.masks(local_rows), begin
-        )
-    ids, logprobs = _masked_sample(
-        logits, *shard.masks(local_rows), *shard.row_parameters(local_rows), return_logprobs=return_logprobs
-    )
-
-    results = torch.empty(num_rows, 1 if logprobs is None else 2, dtype=torch.int32)
-    results[local_rows.start : local_rows.stop, 0] = ids
-    if logprobs is not None:
-        results[local_rows.start : local_rows.stop, 1] = logprobs.view(torch.int32)
-    results_of_ranks = [results[rows.start : rows.stop] for rows in rows_of_ranks]
-    communicator.exchange(
-        _SAMPLE,
-        [results_of_ranks[communicator.rank]] * communicator.world_size,
-        expected_equal=expected_equal,
-        header_fields=shard.columns,
-        recv_buffers=results_of_ranks,
-    )
-    return results[:, 0].long(), None if logprobs is None else results[:, 1].contiguous().view(torch.float32)
-
-
-def _sample_owned_rows_cuda(
-    communicator: CudaCommunicator, shard: VocabShard, vocab_size: int, return_logprobs: bool
-) -> SampleResult:
-    """:func:`_sample_owned_rows_cpu` for CUDA tensors."""
     num_rows = shard.logits.shape[0]
     rows_of_ranks = [owned_rows(num_rows, rank, communicator.world_size) for rank in range(communicator.world_size)]
     local_rows = rows_of_ranks[communicator.rank]
@@ -179,18 +90,6 @@ def _sample_owned_rows_cuda(
     all_results = communicator.all_gather(local_results, ("answers", vocab_size), FILL_RESULTS)
     results = torch.cat([all_results[rank, : len(rows)] for rank, rows in enumerate(rows_of_ranks)])
     return results[:, 0].long(), results[:, 1].contiguous().view(torch.float32) if return_logprobs else None
-
-
-def _expected_equal(shard: VocabShard, return_logprobs: bool) -> dict[str, int]:
-    """Return, by name, what must be equal on all ranks: everything but the logits."""
-    from structout.distributed.checksum import checksum_tensors  # needs xxhash, CUDA tensors do not
-
-    replicated = (shard.bitmask, shard.rows, shard.temperature, shard.top_k, shard.top_p, shard.min_p)
-    return {
-        "number of rows": shard.logits.shape[0],
-        "dtype of the logits": LOGITS_DTYPES.index(shard.logits.dtype),
-        "masks, parameters and logprobs": checksum_tensors(*replicated, shard.seed, shard.position) ^ return_logprobs,
-    }
 
 
 def _masked_sample(logits: torch.Tensor, *arguments: torch.Tensor | None, return_logprobs: bool) -> SampleResult:

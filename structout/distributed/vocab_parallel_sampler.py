@@ -1,14 +1,12 @@
 """VocabParallelSampler: MaskedSampler for a vocabulary that is divided among ranks."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from structout.distributed.collectives import all_gather_bitmask, sharded_masked_sample, sharded_token_logprobs
+from structout.distributed.collectives import sharded_masked_sample, sharded_token_logprobs
 from structout.distributed.process_groups import group_name_of
-from structout.masks.batch import MaskShard
 from structout.ops.sampler import (
     DeviceMasks,
     Drafts,
@@ -22,37 +20,6 @@ from structout.ops.sampler import (
     unchanged_logits,
 )
 from structout.ops.token_logprobs import check_top_n
-
-
-def gather_device_masks(
-    shard: MaskShard,
-    request_ids: Sequence[str],
-    device: torch.device | str,
-    num_logits_per_request: Sequence[int] | None = None,
-    group: dist.ProcessGroup | str | None = None,
-) -> DeviceMasks:
-    """Gather the masks of all ranks on each rank's device.
-
-    Each rank copies only the rows that it filled to its device. The devices exchange
-    the rest.
-
-    Args:
-        shard: from :meth:`ShardedManager.grammar_bitmask_shard`.
-        request_ids: the requests of the worker's batch, in its order.
-        device: the logits' device.
-        num_logits_per_request: logits rows of each request. Default: one each.
-        group: as in :func:`all_gather_bitmask`.
-    """
-    row_map = shard.rows_for(request_ids, num_logits_per_request)
-    max_rows = max(shard.rows_of_rank)
-    local_rows = shard.to("cpu")
-    # Padded, because an all-gather needs equal sizes.
-    local_masks = torch.zeros(max_rows, local_rows.shape[1], dtype=torch.int32, device=device)
-    local_masks[: len(local_rows)].copy_(local_rows, non_blocking=True)
-    all_masks = all_gather_bitmask(local_masks, group).split(max_rows) if max_rows > 0 else []
-    masks_of_ranks = [masks[:num_rows] for masks, num_rows in zip(all_masks, shard.rows_of_rank, strict=False)]
-    bitmask = torch.cat([local_masks[:0], *masks_of_ranks])
-    return DeviceMasks(bitmask, row_map.to(device, non_blocking=True))
 
 
 class VocabParallelSampler(torch.nn.Module):

@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 
-LOGITS_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-
 
 def owned_rows(num_rows: int, rank: int, world_size: int) -> range:
     """Return the rows that ``rank`` owns when all ranks share ``num_rows`` evenly.

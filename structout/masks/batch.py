@@ -26,8 +26,7 @@ class MaskRows:
         request_ids: the requests of the step.
         row_indptr: int32 ``[len(request_ids) + 1]``. Request i owns rows
             ``row_indptr[i] ... row_indptr[i + 1]``. It owns none if it is
-            unconstrained: it has terminated, or the manager does not know it. In
-            ``ShardedManager.grammar_bitmask`` one that is known owns free rows instead.
+            unconstrained: it has terminated, or the manager does not know it.
         errors: the reason for each request that cannot continue. Its rows allow
             nothing.
         num_acceptable_drafts: int32 ``[len(request_ids)]``. How many of each request's
@@ -158,7 +157,7 @@ class _LeasedBitmask:
     """An attribute that can be read as long as no later step uses its buffer. It cannot
     be written to, because later steps write only what differs from it."""
 
-    def __get__(self, masks: "_LeasedRows | None", owner: type) -> npt.NDArray[np.int32]:
+    def __get__(self, masks: "MaskBatch | None", owner: type) -> npt.NDArray[np.int32]:
         if masks is None:
             raise AttributeError("bitmask")  # dataclasses: it has no default
         bitmask = masks._memory()
@@ -167,7 +166,7 @@ class _LeasedBitmask:
             bitmask.flags.writeable = False
         return bitmask
 
-    def __set__(self, masks: "_LeasedRows", bitmask: npt.NDArray[np.int32]) -> None:
+    def __set__(self, masks: "MaskBatch", bitmask: npt.NDArray[np.int32]) -> None:
         vars(masks)["bitmask"] = bitmask
 
 
@@ -186,50 +185,7 @@ def _as_writable(array: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _LeasedRows(MaskRows):
-    """Masks in a buffer that a later step will use.
-
-    A pickled copy has its own memory and never expires.
-    """
-
-    bitmask: _LeasedBitmask = _LeasedBitmask()
-    lease: Lease | None = field(default=None, repr=False, compare=False)
-
-    def to(self, device: torch.device | str) -> torch.Tensor:
-        """Copy the bitmask to ``device``, asynchronously where the buffer is pinned.
-
-        Nothing is copied for the CPU: the tensor is the buffer itself, which must not
-        be written to.
-        """
-        return torch.from_numpy(_as_writable(self._memory())).to(device, non_blocking=True)
-
-    def _memory(self) -> npt.NDArray[np.int32]:
-        if self.lease is not None and self.lease.is_over:
-            raise StaleMasksError(
-                "the buffer of these masks has been filled by a later step: use them before the num_mask_buffers-th "
-                "next call of grammar_bitmask, copy the bitmask, or raise num_mask_buffers"
-            )
-        memory: npt.NDArray[np.int32] = vars(self)["bitmask"]
-        return memory
-
-    def _map_rows(
-        self,
-        batch_request_ids: Sequence[str],
-        num_logits_per_request: Sequence[int] | None,
-        expected_rows: int | None = None,
-    ) -> npt.NDArray[np.int32]:
-        self._memory()  # raises if it has expired
-        return super()._map_rows(batch_request_ids, num_logits_per_request, expected_rows)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"bitmask": self._memory(), "lease": None}
-
-    def __copy__(self: Rows) -> Rows:
-        return replace(self)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskBatch(_LeasedRows):
+class MaskBatch(MaskRows):
     """The masks of one step.
 
     It crosses processes as numpy, because pickling tensors is 10 to 1,000 times slower.
@@ -242,6 +198,17 @@ class MaskBatch(_LeasedRows):
             Read-only while it is in a buffer.
         lease: of the buffer; None if the memory is the batch's own.
     """
+
+    bitmask: _LeasedBitmask = _LeasedBitmask()
+    lease: Lease | None = field(default=None, repr=False, compare=False)
+
+    def to(self, device: torch.device | str) -> torch.Tensor:
+        """Copy the bitmask to ``device``, asynchronously where the buffer is pinned.
+
+        Nothing is copied for the CPU: the tensor is the buffer itself, which must not
+        be written to.
+        """
+        return torch.from_numpy(_as_writable(self._memory())).to(device, non_blocking=True)
 
     def dense(
         self, batch_request_ids: Sequence[str], num_logits_per_request: Sequence[int] | None = None
@@ -267,19 +234,26 @@ class MaskBatch(_LeasedRows):
         masks[is_constrained] = self.bitmask[rows[is_constrained]]
         return masks
 
+    def _memory(self) -> npt.NDArray[np.int32]:
+        if self.lease is not None and self.lease.is_over:
+            raise StaleMasksError(
+                "the buffer of these masks has been filled by a later step: use them before the num_mask_buffers-th "
+                "next call of grammar_bitmask, copy the bitmask, or raise num_mask_buffers"
+            )
+        memory: npt.NDArray[np.int32] = vars(self)["bitmask"]
+        return memory
 
-@dataclass(frozen=True, kw_only=True)
-class MaskShard(_LeasedRows):
-    """One rank's part of a step's masks: the rows that this rank filled.
+    def _map_rows(
+        self,
+        batch_request_ids: Sequence[str],
+        num_logits_per_request: Sequence[int] | None,
+        expected_rows: int | None = None,
+    ) -> npt.NDArray[np.int32]:
+        self._memory()  # raises if it has expired
+        return super()._map_rows(batch_request_ids, num_logits_per_request, expected_rows)
 
-    ``request_ids``, ``row_indptr``, ``errors`` and ``num_acceptable_drafts`` cover the
-    requests of all ranks, in rank order.
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"bitmask": self._memory(), "lease": None}
 
-    Attributes:
-        bitmask: int32 ``[rows_of_rank[rank], ceil(V / 32)]``, in one of the manager's
-            buffers.
-        rows_of_rank: how many rows each rank has filled.
-        lease: of the buffer; None if the memory is the shard's own.
-    """
-
-    rows_of_rank: tuple[int, ...]
+    def __copy__(self: Rows) -> Rows:
+        return replace(self)

@@ -17,11 +17,9 @@ class Lease:
     """One step's use of a buffer.
 
     Attributes:
-        native: of the buffer.
         is_over: whether a later step uses the buffer.
     """
 
-    native: Any = None
     is_over: bool = False
 
 
@@ -40,11 +38,10 @@ class MaskBuffer:
     rows: torch.Tensor
     native: Any = None
     array: npt.NDArray[np.int32] = field(init=False)
-    lease: Lease = field(init=False)
+    lease: Lease = field(init=False, default_factory=Lease)
 
     def __post_init__(self) -> None:
         self.array = self.rows.numpy()
-        self.lease = Lease(self.native)
 
     def writable_rows(self, first: int, end: int) -> torch.Tensor:
         """Rows first ... end - 1, which native steps no longer take for what they have
@@ -81,7 +78,7 @@ class BufferRing:
             with torch.inference_mode(False):
                 buffer = self.new(max(num_rows, 2 * len(buffer.array)))
         else:
-            buffer.lease = Lease(buffer.native)
+            buffer.lease = Lease()
         self._buffers.append(buffer)
         return buffer
 

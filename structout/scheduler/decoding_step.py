@@ -46,8 +46,6 @@ class StepInput:
             own, so it gives Python's global lock away from the start.
         positions: if not None, the requests that are meant: those that have another
             position than here were finished, and their ids given to others.
-        keeps_rows: whether each request owns as many rows as it may need, also one that
-            needs no masks: its rows are free. Else it owns none.
     """
 
     request_ids: tuple[str, ...]
@@ -57,7 +55,6 @@ class StepInput:
     wait: bool = True
     tokens: dict[str, Sequence[int]] | None = None
     positions: dict[str, Any] | None = None
-    keeps_rows: bool = False
 
     @classmethod
     def checked(
@@ -78,7 +75,7 @@ class StepInput:
             raise ValueError(f"request_ids must be unique, got {repeated!r} more than once")
         if strict:
             check_known(names, requests.by_id)
-        return cls(names, as_dict(drafts), as_dict(bounds), as_dict(trees), wait)
+        return cls(names, _as_dict(drafts), _as_dict(bounds), _as_dict(trees), wait)
 
 
 class DecodingSteps:
@@ -149,19 +146,6 @@ class DecodingSteps:
 
     def fill(self, given: StepInput) -> MaskBatch:
         """Accept a step's tokens, and fill its masks."""
-        return self._fill(given, None)[0]
-
-    def fill_for_ranks(self, given: StepInput, buffer: MaskBuffer | None) -> tuple[MaskBatch, list[int]]:
-        """Fill masks in a buffer, or in the next one of the ring if it is None.
-
-        Returns:
-            the masks, and the indices of the requests whose text is complete.
-        """
-        masks, step = self._fill(given, buffer)
-        return masks, step.terminated
-
-    def _fill(self, given: StepInput, buffer: MaskBuffer | None) -> tuple[MaskBatch, Any]:
-        """Return the masks, and the native step."""
         started = time.perf_counter()
         tokens = given.tokens or {}
         is_mixed = not self._requests.foreign.isdisjoint(tokens)
@@ -170,8 +154,7 @@ class DecodingSteps:
         step = self._native_step(given)
         if not is_mixed:
             step.draw(tokens)
-        if buffer is None:
-            buffer = self._buffers.next(step.max_rows)
+        buffer = self._buffers.next(step.max_rows)
         self.work = step.run(STEP_WORK, buffer.native, given.tokens is not None, self._pool)
         native_seconds = time.perf_counter() - started
         row_indptr = step.row_indptr
@@ -191,7 +174,7 @@ class DecodingSteps:
         num_rows = int(row_indptr[-1])
         self._note(_OWN, num_rows - num_foreign, native_seconds)
         self.seconds.append(time.perf_counter() - started)
-        masks = MaskBatch(
+        return MaskBatch(
             request_ids=given.request_ids,
             row_indptr=row_indptr,
             errors=errors,
@@ -200,10 +183,9 @@ class DecodingSteps:
             bitmask=buffer.array[:num_rows],
             lease=buffer.lease,
         )
-        return masks, step
 
     def _native_step(self, given: StepInput) -> Any:
-        options = (given.drafts or None, given.bounds or None, given.trees or None, given.positions, given.keeps_rows)
+        options = (given.drafts or None, given.bounds or None, given.trees or None, given.positions)
         return core().Step(self._requests.positions, [*given.request_ids], *options)
 
     def _errors(self, step: Any, request_ids: Sequence[str]) -> dict[str, str]:
@@ -327,6 +309,6 @@ def _finish_rows(step: Any, index: int, buffer: MaskBuffer, request: Request) ->
     return work is not None
 
 
-def as_dict(values: Mapping[str, Any] | None) -> dict[str, Any]:
+def _as_dict(values: Mapping[str, Any] | None) -> dict[str, Any]:
     """What a native step takes."""
     return values if isinstance(values, dict) else dict(values or {})

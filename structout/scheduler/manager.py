@@ -21,10 +21,9 @@ from structout.grammar.interface import CompiledConstraint, DeviceTables, StackT
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.batch import MaskBatch
-from structout.masks.buffers import MaskBuffer
 from structout.scheduler.compile_cache import Result
 from structout.scheduler.compile_service import CompileService
-from structout.scheduler.decoding_step import Bounds, DecodingSteps, Drafts, StepInput, Trees, as_dict
+from structout.scheduler.decoding_step import Bounds, DecodingSteps, Drafts, StepInput, Trees
 from structout.scheduler.process_lock import ProcessLock
 from structout.scheduler.refusals import Refusal, explain_refusal
 from structout.scheduler.requests import GrammarStatus, OnSettled, Request, RequestStart, RequestTable
@@ -357,29 +356,6 @@ class StructuredOutputManager:
         with self._lock_grammars():
             given = StepInput.checked(self._requests, request_ids, draft_tokens, bounds, draft_trees, strict, wait)
             return self._steps.fill(given)
-
-    def _fill_for_ranks(
-        self,
-        request_ids: Sequence[str],
-        draft_tokens: Drafts | None,
-        bounds: Bounds | None,
-        draft_trees: Trees | None,
-        keeps_rows: bool,
-        buffer: MaskBuffer | None,
-    ) -> tuple[MaskBatch, list[int]]:
-        """:meth:`grammar_bitmask`, for a ShardedManager, of ids without duplicates.
-
-        Args:
-            keeps_rows: as in :class:`StepInput`.
-            buffer: where to fill the masks, instead of the manager's own buffers.
-
-        Returns:
-            the masks, and the indices of the requests whose text is complete.
-        """
-        with self._lock_grammars():
-            drafts, bounds, trees = as_dict(draft_tokens), as_dict(bounds), as_dict(draft_trees)
-            given = StepInput(tuple(request_ids), drafts, bounds, trees, keeps_rows=keeps_rows)
-            return self._steps.fill_for_ranks(given, buffer)
 
     def step(
         self,

@@ -16,7 +16,7 @@ from support import fresh_process
 PACKAGE = Path(structout.__file__).parent
 NO_CUDA = pytest.mark.skipif(torch.version.cuda is not None, reason="needs a torch without CUDA")
 REINSTALL = "reinstall from structout's checkout: pip install --no-build-isolation --force-reinstall --no-deps ."
-VARIABLES = ("STRUCTOUT_BACKEND", "STRUCTOUT_CPU_CAPABILITY", "STRUCTOUT_SHARED_MEMORY")
+VARIABLES = ("STRUCTOUT_BACKEND", "STRUCTOUT_CPU_CAPABILITY")
 
 
 def run_python(*arguments, path=None, **variables):
@@ -99,25 +99,19 @@ def test_doctor_with_an_unknown_value_of_a_variable_lists_the_choices(variable, 
     assert_every_entrance_reports(f"{variable} must be one of {choices}, got {value!r}", **{variable: value})
 
 
-def test_doctor_with_an_unknown_value_of_shared_memory_lists_the_choices():
-    doctor = run_python("-m", "structout.doctor", STRUCTOUT_SHARED_MEMORY="maybe")
-    assert (doctor.returncode, doctor.stderr) == (1, "")
-    assert "STRUCTOUT_SHARED_MEMORY must be one of 0, 1, got 'maybe'" in doctor.stdout.split("\nbroken\n")[1]
-
-
 @pytest.mark.parametrize(("value", "expected"), [("0", False), ("1", True), ("", True), (None, True)])
-def test_shared_memory_variable_is_0_or_1(monkeypatch, value, expected):
-    monkeypatch.delenv("STRUCTOUT_SHARED_MEMORY", raising=False)
+def test_vllm_variable_is_0_or_1(monkeypatch, value, expected):
+    monkeypatch.delenv("STRUCTOUT_VLLM", raising=False)
     if value is not None:
-        monkeypatch.setenv("STRUCTOUT_SHARED_MEMORY", value)
-    assert envs.shared_memory() is expected
+        monkeypatch.setenv("STRUCTOUT_VLLM", value)
+    assert envs.vllm() is expected
 
 
 @pytest.mark.parametrize("value", ["maybe", "true", "2", "00"])
-def test_shared_memory_variable_with_another_value_raises(monkeypatch, value):
-    monkeypatch.setenv("STRUCTOUT_SHARED_MEMORY", value)
-    with pytest.raises(ValueError, match=f"STRUCTOUT_SHARED_MEMORY must be one of 0, 1, got '{value}'"):
-        envs.shared_memory()
+def test_vllm_variable_with_another_value_raises(monkeypatch, value):
+    monkeypatch.setenv("STRUCTOUT_VLLM", value)
+    with pytest.raises(ValueError, match=f"STRUCTOUT_VLLM must be one of 0, 1, got '{value}'"):
+        envs.vllm()
 
 
 def test_key_order_variable_is_declared_or_any(monkeypatch):
@@ -139,7 +133,7 @@ def test_doctor_with_a_cuda_backend_and_a_cpu_torch_names_torch(requested):
 
 
 def test_doctor_with_empty_variables_treats_them_as_unset():
-    assert run_python("-m", "structout.doctor", STRUCTOUT_BACKEND="", STRUCTOUT_SHARED_MEMORY="").returncode == 0
+    assert run_python("-m", "structout.doctor", STRUCTOUT_BACKEND="").returncode == 0
 
 
 def test_doctor_lists_the_version_of_every_package():
@@ -184,7 +178,7 @@ for name in sys.argv[1:]:
 
 
 def test_ops_and_manager_work_without_another_engine():
-    names = ("StructuredOutputManager", "ShardedManager", "BackendSet", "register_backend")
+    names = ("StructuredOutputManager", "BackendSet", "register_backend")
     run = run_without(["xgrammar", "llguidance", "tvm_ffi"], f"sys.argv[1:] = {names!r}\n{WORKER}")
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 

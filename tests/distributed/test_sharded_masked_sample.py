@@ -1,20 +1,15 @@
 """The collective ops in real process groups equal the unsharded ops, bit for bit."""
 
-import os
 import random
-import socket
-import subprocess
-import sys
 from itertools import pairwise
 
 import pytest
 import torch
 
 import structout
-from structout.distributed import Traffic, owned_rows, traffic
-from support import fresh_process, rank_programs, ranks
+from structout.distributed import owned_rows
+from support import rank_programs, ranks
 from support.devices import DEVICES
-from support.locations import ROOT
 from support.masked_sample_cases import random_case
 from support.refusals import REFUSED
 
@@ -28,13 +23,8 @@ def test_sharded_masked_sample_on_any_shards_equals_masked_sample(world_size, nu
     assert differences == [[]] * world_size
 
 
-def test_sharded_masked_sample_without_shared_memory_equals_masked_sample():
-    differences = ranks.run(3, rank_programs.compare_with_whole_vocabulary, 99, 60, 3000, shared_memory=False)
-    assert differences == [[]] * 3
-
-
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_sample_cuda_by_collectives_equals_masked_sample(world_size):
+def test_sample_by_collectives_equals_masked_sample(world_size):
     assert ranks.run(world_size, rank_programs.compare_collectives, world_size, 100) == [[]] * world_size
 
 
@@ -80,19 +70,9 @@ def test_merge_totals_after_a_failed_gather_gives_nan_and_rank_0():
     assert ranks.tolist() == [0]
 
 
-def test_sharded_masked_sample_without_filters_sends_twelve_bytes_per_row():
-    sent = ranks.run(4, rank_programs.payload_bytes_of_step, 32, 20_000, None, {})
-    assert sent == [12 * 32 * 3] * 4
-
-
-def test_sharded_masked_sample_with_filters_sends_only_allowed_logits():
-    num_rows, vocab_size, world_size = 32, 20_000, 4
-    ids_bytes = 4 * num_rows // world_size * (world_size - 1)
-    all_logits_bytes = num_rows * vocab_size // world_size * 2 * (world_size - 1)
-    dense = ranks.run(world_size, rank_programs.payload_bytes_of_step, num_rows, vocab_size, None, {"top_k": 50})
-    assert dense == [all_logits_bytes // world_size + ids_bytes] * world_size
-    sparse = ranks.run(world_size, rank_programs.payload_bytes_of_step, num_rows, vocab_size, 100, {"top_p": 0.9})
-    assert sum(sparse) == 2 * 100 * num_rows * (world_size - 1) // world_size + ids_bytes * world_size
+def test_sharded_masked_sample_sends_twelve_bytes_per_row_and_with_filters_the_drawn_ids():
+    assert ranks.run(4, rank_programs.bytes_of_exchanges, 32, 20_000, {}) == [[12 * 32]] * 4
+    assert ranks.run(4, rank_programs.bytes_of_exchanges, 32, 20_000, {"top_k": 50}) == [[8 * 32 // 4]] * 4
 
 
 def test_owned_rows_divides_rows_evenly_in_rank_order():
@@ -117,7 +97,6 @@ class TestSingleRank:
             assert all(map(torch.equal, drawn, expected))
             ids = structout.sharded_masked_sample(logits, bitmask, vocab_begin=0, seed=3, **filters)
             assert torch.equal(ids, expected[0])
-        assert traffic() == Traffic(0, 0, 0)
 
     def test_all_gather_bitmask_returns_a_copy(self):
         shard = torch.ones(2, 3, dtype=torch.int32)
@@ -147,22 +126,3 @@ class TestSingleRank:
     def test_all_gather_bitmask_with_wrong_dtype_raises(self):
         with pytest.raises(ValueError, match=r"shard must be int32 \[rows, words\], got torch.int64 \[2, 2\]"):
             structout.all_gather_bitmask(torch.zeros(2, 2, dtype=torch.int64))
-
-
-def test_tensor_parallel_example_draws_what_one_process_draws(pytestconfig):
-    """Runs it on two ranks: under --long as its docstring says, under torchrun, and
-    otherwise with the variables that torchrun sets."""
-    example = str(ROOT / "examples" / "tensor_parallel.py")
-    if pytestconfig.getoption("--long"):
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", example]
-        runs = [subprocess.run(command, capture_output=True, text=True, timeout=240)]
-    else:
-        with socket.create_server(("localhost", 0)) as server:
-            port = server.getsockname()[1]
-        environment = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-        script = "import os, sys, runpy; os.environ['RANK'] = sys.argv[2]; runpy.run_path(sys.argv[1], {}, '__main__')"
-        programs = [("-c", script, example, str(rank)) for rank in range(2)]
-        runs = fresh_process.run_at_once(*programs, env={**os.environ, **environment}, timeout=240)
-    assert [run.returncode for run in runs] == [0] * len(runs), [run.stderr for run in runs]
-    assert "tokens of one process alone:        the same" in runs[0].stdout
-    assert f"```text\n{runs[0].stdout}```" in (ROOT / "docs" / "tensor_parallel.md").read_text()

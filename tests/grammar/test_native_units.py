@@ -9,8 +9,6 @@ from support import corpus
 from support.builds import CSRC, SANITIZED, changed_csrc, compiled, compiled_engine, cxx
 from support.locations import NATIVE
 
-RACES = ["-std=c++17", "-g1", "-O1", "-fsanitize=thread", "-pthread"]
-
 
 def run(program, *arguments):
     return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=600)
@@ -29,8 +27,6 @@ def schemas(tmp_path):
 FILES = {
     "formulas": ["json/formula.cpp"],
     "mask_row": ["masks/mask_row.cpp"],
-    "mask_messages": ["masks/mask_messages.cpp", "masks/mask_row.cpp"],
-    "shared_exchange": ["ranks/shared_exchange.cpp"],
 }
 
 
@@ -45,13 +41,6 @@ def program_of(name, csrc=CSRC, options=SANITIZED):
 @pytest.mark.parametrize("name", FILES)
 def test_unit_alone_is_what_a_plain_judge_says(name):
     result = run(program_of(name))
-    assert result.returncode == 0, result.stderr
-
-
-def test_ranks_as_threads_share_no_word_without_order(request):
-    if not request.config.getoption("--long"):
-        pytest.skip("the exchange runs with AddressSanitizer, and with ThreadSanitizer in make test-all")
-    result = run(program_of("shared_exchange", options=RACES))
     assert result.returncode == 0, result.stderr
 
 
@@ -81,24 +70,6 @@ FAULTS = {
         "    present_ = words_;\n    restore_mask();\n",
     ),
     "mask_row-forgotten": ("masks/mask_row.h", "if (content_ != nullptr) content_->forget();", ""),
-    "mask_messages-changes": (
-        "masks/mask_messages.cpp",
-        "    append_tokens(message, content.overruled);\n",
-        "    append_tokens(message, {});\n",
-    ),
-    "mask_messages-base": ("masks/mask_messages.cpp", "{&content.flipped, &content.overruled}", "{&content.flipped}"),
-    "mask_messages-missed": (
-        "masks/mask_messages.cpp",
-        "|| num_before != masks_.size()) throw",
-        ") throw",
-    ),
-    "shared_exchange-one half": ("ranks/shared_exchange.cpp", "size_t(epoch_ % 2) *", "size_t(0) *"),
-    "shared_exchange-parts": (
-        "ranks/shared_exchange.cpp",
-        "own + sent_[peer].offset, payloads_[peer] + begin",
-        "own + sent_[peer].offset, payloads_[peer]",
-    ),
-    "shared_exchange-life": ("ranks/shared_exchange.cpp", "if (flock(", "if (true || flock("),
     "stacks-no returns": (
         "context_free/stacks.cpp",
         "if (network_.is_accepting(item.state)) kernel",
@@ -113,15 +84,6 @@ FAULTS = {
     ),
     "liveness-compounds": ("json/liveness.cpp", "bool are_few = !has_compound(child);", "bool are_few = true;"),
 }
-
-
-@pytest.mark.planted
-def test_missing_order_of_a_shared_word_is_found(tmp_path):
-    changed = changed_csrc(
-        tmp_path, "ranks/shared_exchange.cpp", "std::memory_order_release", "std::memory_order_relaxed"
-    )
-    result = run(program_of("shared_exchange", changed, RACES))
-    assert "data race" in result.stderr
 
 
 @pytest.mark.planted

@@ -3,7 +3,11 @@
 import asyncio
 import http.client
 import json
+import os
 import re
+import socket
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,7 +15,9 @@ import jsonschema
 import openai
 import pytest
 
+from support import fresh_process
 from support.example_scripts import EXAMPLES, load_example, serving
+from support.locations import ROOT
 from support.openai_client import MESSAGES, NAMED, SCHEMA, TOOLS, ChatTests, chat_client
 
 
@@ -46,6 +52,28 @@ def test_engine_loop_serves_constrained_and_free_requests_and_fails_the_bad_one(
     assert re.fullmatch("[A-Z]{3}-[0-9]{4}", texts["code"])
     assert "a ( is not closed" in texts["bad"]
     assert texts["free"]
+
+
+def test_tensor_parallel_writes_a_text_of_each_request(pytestconfig):
+    """Runs it on two ranks: under --long as its docstring says, under torchrun, and
+    otherwise with the variables that torchrun sets."""
+    example = str(EXAMPLES / "tensor_parallel.py")
+    if pytestconfig.getoption("--long"):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", example]
+        runs = [subprocess.run(command, capture_output=True, text=True, timeout=240)]
+    else:
+        with socket.create_server(("localhost", 0)) as server:
+            port = server.getsockname()[1]
+        environment = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+        script = "import os, sys, runpy; os.environ['RANK'] = sys.argv[2]; runpy.run_path(sys.argv[1], {}, '__main__')"
+        programs = [("-c", script, example, str(rank)) for rank in range(2)]
+        runs = fresh_process.run_at_once(*programs, env={**os.environ, **environment}, timeout=240)
+    assert [run.returncode for run in runs] == [0] * len(runs), [run.stderr for run in runs]
+    texts = dict(line.split(": ", 1) for line in runs[0].stdout.splitlines())
+    assert len(texts) == 6
+    for text in texts.values():
+        assert re.fullmatch("ORD-[0-9]{4}, (pending|paid|shipped), [1-9][0-9]? (apple|pear|plum)s", text)
+    assert f"```text\n{runs[0].stdout}```" in (ROOT / "docs" / "tensor_parallel.md").read_text()
 
 
 def test_tool_loop_is_25_lines():

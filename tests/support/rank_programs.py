@@ -19,13 +19,12 @@ import torch.distributed as dist
 import structout
 import structout.distributed
 from structout.distributed import sharded_logprobs, vocab_parallel
-from structout.distributed.cpu_communicator import cpu_communicator
+from structout.distributed.checked_collectives import checked_collectives
 from structout.distributed.cuda_communicator import (
     CollectiveCommunicator,
     SymmetricMemoryCommunicator,
     cuda_communicator,
 )
-from structout.distributed.transport import PAYLOAD_SIZE, SharedMemoryTransport
 from structout.distributed.vocab_shard import VocabShard
 from structout.errors import CollectiveError
 from structout.ops.row_parameters import row_parameters
@@ -112,46 +111,6 @@ def _sample(**changes: Any) -> torch.Tensor:
     return sample(shard, **(arguments | changes))
 
 
-def exchange_random_payloads(rank: int, seed: int, count: int) -> str:
-    """Exchange payloads of many sizes, empty and larger than shared memory included.
-
-    Return the transport's name.
-    """
-    rng, communicator = random.Random(seed), cpu_communicator(default_group())
-    ranks = range(dist.get_world_size())
-    capacity = SharedMemoryTransport.CAPACITY
-    candidate_sizes = [0, 1, 7, 4031, 4032, 4033, 100_000, capacity // 2 + 5, capacity * 2 + 3]
-
-    def payload(i: int, source: int, destination: int, size: int) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(i * 64 + source * 8 + destination)
-        return torch.randint(0, 256, (size,), dtype=torch.uint8, generator=generator)
-
-    for i in range(count):
-        is_broadcast = rng.random() < 0.4
-        sizes = [[rng.choice(candidate_sizes[: 7 if i % 5 else 9]) for _ in ranks] for _ in ranks]
-        if is_broadcast:
-            sizes = [[source_sizes[0] for _ in ranks] for source_sizes in sizes]
-        outgoing = [payload(i, rank, 0 if is_broadcast else to, sizes[rank][to]) for to in ranks]
-        if is_broadcast:
-            outgoing = [outgoing[0]] * len(ranks)
-        buffers = [torch.zeros(sizes[source][rank], dtype=torch.uint8) for source in ranks]
-        recv_buffers = buffers if rng.random() < 0.5 else None
-        messages = communicator.exchange(
-            "poll_ready",
-            outgoing,
-            expected_equal={"a": i, "b": 2, "c": 3},
-            header_fields=(rank, i),
-            recv_buffers=recv_buffers,
-        )
-        for source, message in enumerate(messages):
-            expected = payload(i, source, 0 if is_broadcast else rank, sizes[source][rank])
-            assert message.header_fields == (source, i)
-            assert torch.equal(message.payload, expected)
-            if recv_buffers is not None and source != rank and len(expected) > 0:
-                assert message.payload.data_ptr() == buffers[source].data_ptr()
-    return type(communicator.transport).__name__
-
-
 class ActiveClock(threading.Thread):
     """Counts only seconds in which this process could run, even on a busy machine."""
 
@@ -170,12 +129,12 @@ class ActiveClock(threading.Thread):
         return self._num_ticks * self.PERIOD_S
 
 
-def lose_a_rank(rank: int, victim: int, fault: str, num_successes: int) -> tuple[float, tuple[int, ...], int, str]:
+def lose_a_rank(rank: int, victim: int, fault: str, num_successes: int) -> tuple[float, int, str, str]:
     """Return what a survivor sees.
 
     Returns:
-        Seconds from the last success to the error, the ranks that the error names, the
-        step that it names, and the message of the next call's error.
+        Seconds from the last success to the error, the step that the error names, its
+        message, and that of the next call's error.
     """
     clock = ActiveClock()
     clock.start()
@@ -186,18 +145,16 @@ def lose_a_rank(rank: int, victim: int, fault: str, num_successes: int) -> tuple
     if fault == "dead long before":
         time.sleep(0.5)
     last_success = clock.seconds()
-    # A large payload is a message of its own, for which a rank has to wait.
-    num_rows = 3 if fault == "killed after telling rank 0" else 20_000
     try:
         for _ in range(1000):
             last_success = clock.seconds()
-            _gather(num_rows)
+            _gather(num_rows=20_000)
     except CollectiveError as error:
         seconds = clock.seconds() - last_success
         try:
             _sample()
         except CollectiveError as next_error:
-            return seconds, error.at_fault, error.step, str(next_error)
+            return seconds, error.step, str(error), str(next_error)
     raise AssertionError("no error was raised for the lost rank")
 
 
@@ -206,23 +163,6 @@ def _fail(fault: str) -> None:
         time.sleep(60)
     if fault == "dead long before":
         os.kill(os.getpid(), signal.SIGKILL)
-    if fault == "killed after its header":
-        frame = torch.zeros(4096, dtype=torch.uint8)
-        frame.view(torch.int64)[PAYLOAD_SIZE] = 10**6  # the announced payload bytes, which never follow
-        for peer in set(range(dist.get_world_size())) - {dist.get_rank()}:
-            dist.group.WORLD.send([frame], peer, 0x57_01)
-        time.sleep(0.05)
-    if fault == "killed after telling rank 0":
-        send = dist.ProcessGroup.send
-
-        def send_to_rank_0_only(group: dist.ProcessGroup, tensors: list[torch.Tensor], peer: int, tag: int) -> object:
-            if peer != 0:
-                time.sleep(0.05)
-                os.kill(os.getpid(), signal.SIGKILL)
-            return send(group, tensors, peer, tag)
-
-        dist.ProcessGroup.send = send_to_rank_0_only
-        _gather()
     if fault == "killed during a transfer":
         if os.fork() == 0:  # the child kills its parent at a random moment
             time.sleep(random.random() * 0.03)
@@ -277,7 +217,7 @@ def recreate_default_group(rank: int, store: str) -> list[str]:
     """Destroy the default group and make another, which must start afresh."""
     _gather()
     first_group = default_group()
-    first_communicator = cpu_communicator(first_group)
+    first_communicator = checked_collectives(first_group)
     dist.destroy_process_group()
     messages = []
     try:
@@ -286,8 +226,7 @@ def recreate_default_group(rank: int, store: str) -> list[str]:
         messages.append(str(error))
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     _gather()
-    assert cpu_communicator(default_group()) is not first_communicator
-    assert cpu_communicator(default_group()).traffic.num_exchanges == 1
+    assert checked_collectives(default_group()) is not first_communicator
     return messages
 
 
@@ -310,7 +249,7 @@ def call_with_no_rows(rank: int) -> list[list[int]]:
     return [list(no_rows.shape), list(ids.shape), list(filtered.shape)]
 
 
-# -- compiled code, traffic, collectives -----------------------------------------------
+# -- compiled code, sizes, collectives -------------------------------------------------
 
 
 def sample_in_compiled_code(rank: int, backend: str) -> None:
@@ -373,22 +312,20 @@ def verify_with_lists_of_the_whole_vocabulary(logits: torch.Tensor, columns: ran
     assert expected.num_accepted.sum() > 0
 
 
-def payload_bytes_of_step(
-    rank: int, num_rows: int, vocab_size: int, num_allowed: int | None, filters: dict[str, Any]
-) -> int:
-    """Return the payload bytes that this rank sends to draw once."""
-    world_size = dist.get_world_size()
-    columns = structout.distributed.owned_rows(vocab_size, rank, world_size)
-    bitmask = None
-    if num_allowed is not None:
-        allowed = torch.zeros(num_rows, vocab_size, dtype=torch.bool)
-        allowed[:, torch.randperm(vocab_size, generator=torch.Generator().manual_seed(0))[:num_allowed]] = True
-        bitmask = structout.pack_bitmask(allowed)
-    before = structout.distributed.traffic().payload_bytes
-    structout.sharded_masked_sample(
-        torch.zeros(num_rows, len(columns), dtype=torch.bfloat16), bitmask, vocab_begin=columns.start, **filters
-    )
-    return structout.distributed.traffic().payload_bytes - before
+def bytes_of_exchanges(rank: int, num_rows: int, vocab_size: int, filters: dict[str, Any]) -> list[int]:
+    """Return the sizes of the tensors that this rank gives the others to draw once."""
+    columns = structout.distributed.owned_rows(vocab_size, rank, dist.get_world_size())
+    sizes = []
+    all_gather = CollectiveCommunicator.all_gather
+
+    def counted(communicator: CollectiveCommunicator, local: torch.Tensor, *arguments: Any) -> torch.Tensor:
+        sizes.append(local.nbytes)
+        return all_gather(communicator, local, *arguments)
+
+    CollectiveCommunicator.all_gather = counted
+    logits = torch.zeros(num_rows, len(columns), dtype=torch.bfloat16)
+    structout.sharded_masked_sample(logits, vocab_begin=columns.start, **filters)
+    return sizes
 
 
 def compare_collectives(rank: int, seed: int, count: int) -> list[str]:
@@ -405,12 +342,12 @@ def compare_collectives(rank: int, seed: int, count: int) -> list[str]:
         cuts = random_cuts(rng, case.logits.shape[1], dist.get_world_size())
         shard = VocabShard.from_op_arguments(tuple(shard_arguments(case, cuts, rank)), cuts[rank])
         communicator = CollectiveCommunicator(dist.group.WORLD)  # a new one, because each serves one vocabulary
-        ids, logprobs = vocab_parallel.sample_cuda(communicator, shard, return_logprobs=True)
-        ids_only, _ = vocab_parallel.sample_cuda(communicator, shard, return_logprobs=False)
+        ids, logprobs = vocab_parallel.sample(communicator, shard, return_logprobs=True)
+        ids_only, _ = vocab_parallel.sample(communicator, shard, return_logprobs=False)
         differences += _difference(case, f"case {i}, cuts {cuts}", ids, ids_only, logprobs)
         masks = (shard.bitmask, shard.rows, shard.temperature)
         found = sharded_logprobs.sharded_token_logprobs(
-            shard.logits, masks, ids, cuts[rank], 3, sharded_logprobs.exchange_cuda(communicator, 3)
+            shard.logits, masks, ids, cuts[rank], 3, sharded_logprobs.exchange(communicator, 3)
         )
         expected = structout.token_logprobs(
             case.logits, ids, case.bitmask, case.rows, temperature=case.temperature, top_n=3
@@ -418,7 +355,7 @@ def compare_collectives(rank: int, seed: int, count: int) -> list[str]:
         if not all(map(torch.equal, found, expected)):
             differences.append(f"case {i}, cuts {cuts}: {found} != {expected}")
     masks = torch.full((3, 2), rank, dtype=torch.int32)
-    gathered = vocab_parallel.all_gather_bitmask_cuda(communicator, masks)
+    gathered = vocab_parallel.all_gather_bitmask(communicator, masks)
     assert torch.equal(gathered, structout.all_gather_bitmask(masks))
     communicator = cuda_communicator(default_group(), torch.device("cpu"))
     assert isinstance(communicator, CollectiveCommunicator)

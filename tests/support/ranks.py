@@ -25,9 +25,7 @@ from support.locations import TESTS
 # The fork server has everything imported; a spawned process would import torch for
 # seconds.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
-    ["support.rank_programs", "support.manager_rank_programs", "structout.distributed.collectives"]
-)
+_context.set_forkserver_preload(["support.rank_programs", "structout.distributed.collectives"])
 
 JOIN_TIMEOUT_S = 600  # only ends ranks that hang: a busy machine must not fail a test
 
@@ -57,14 +55,12 @@ def collect_outcomes(
     *arguments: Any,
     timeout: float = 120,
     wait_for: Collection[int] | None = None,
-    shared_memory: bool = True,
 ) -> list[Outcome]:
     """Return how each rank ended.
 
     Args:
         timeout: of the process group, in seconds.
         wait_for: the ranks to wait for (default: all). Others are killed in the end.
-        shared_memory: whether ranks may exchange messages through shared memory.
     """
     _start_fork_server()
     with tempfile.TemporaryDirectory() as directory:
@@ -73,7 +69,7 @@ def collect_outcomes(
             receiver, sender = _context.Pipe(duplex=False)
             process = _context.Process(
                 target=_run_rank,
-                args=(sender, rank, world_size, f"{directory}/store", timeout, shared_memory, program, arguments),
+                args=(sender, rank, world_size, f"{directory}/store", timeout, program, arguments),
                 daemon=True,
             )
             process.start()
@@ -99,7 +95,7 @@ def _start_fork_server() -> None:
     ``sys.path`` of this process.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(TESTS))
+        patch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
         forkserver.ensure_running()
 
 
@@ -118,12 +114,10 @@ def _run_rank(
     world_size: int,
     store: str,
     timeout: float,
-    shared_memory: bool,
     program: Callable[..., Any],
     arguments: tuple[Any, ...],
 ) -> None:
     torch.set_num_threads(1)
-    os.environ["STRUCTOUT_SHARED_MEMORY"] = "1" if shared_memory else "0"
     dist.init_process_group(
         "gloo",
         init_method=f"file://{store}",

@@ -1,4 +1,4 @@
-// structout._fsm: the engine's automata and matchers for Python, and the exchange of ranks.
+// structout._fsm: the engine's automata and matchers for Python.
 #include "bindings/engine/module.h"
 
 #include <pybind11/pybind11.h>
@@ -64,9 +64,7 @@ PYBIND11_MODULE(_fsm, module) {
   define_token_index(module);
   define_matchers(module);
   define_step(module);
-  define_mask_messages(module);
   define_json(module);
   define_grammars(module);
   define_stack_tables(module);
-  define_exchange(module);
 }

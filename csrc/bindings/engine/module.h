@@ -15,10 +15,8 @@ void define_lazy_product(py::module_& module);
 void define_token_index(py::module_& module);
 void define_matchers(py::module_& module);
 void define_step(py::module_& module);
-void define_mask_messages(py::module_& module);
 void define_json(py::module_& module);
 void define_grammars(py::module_& module);
 void define_stack_tables(py::module_& module);
-void define_exchange(py::module_& module);
 
 }  // namespace structout::engine

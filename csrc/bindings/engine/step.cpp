@@ -90,9 +90,8 @@ class PythonStep {
   // rows. `expected` has earlier entries: a request of another position is unknown too.
   // `drafts`, `bounds` and `trees` are dicts by request id, or None.
   PythonStep(py::dict positions, const py::list& ids, py::object drafts, py::object bounds, py::object trees,
-             py::object expected, bool keeps_rows)
+             py::object expected)
       : positions_(std::move(positions)), expected_(std::move(expected)) {
-    step_.keeps_rows = keeps_rows;
     step_.requests.resize(ids.size());
     for (size_t i = 0; i < ids.size(); ++i) {
       PyObject* id = PyList_GET_ITEM(ids.ptr(), Py_ssize_t(i));
@@ -184,34 +183,6 @@ class PythonStep {
       found.emplace_back(i, request.problem);
     }
     return found;
-  }
-
-  // The requests whose text is complete.
-  std::vector<size_t> terminated() const {
-    num_rows();
-    std::vector<size_t> found;
-    for (size_t i = 0; i < step_.requests.size(); ++i) {
-      const StepRequest& request = step_.requests[i];
-      if (!request.is_unconstrained) continue;  // is not terminated either
-      bool is_terminated = request.matcher != nullptr ? request.matcher->is_terminated()
-                                                      : py::cast<bool>(positions_used_[i].attr("is_terminated")());
-      if (is_terminated) found.push_back(i);
-    }
-    return found;
-  }
-
-  // Where the rows of requests begin and end in a step that keeps_rows, whatever state they are
-  // in. Those that `known` does not have own none.
-  static py::array_t<int32_t> layout(const py::dict& known, const py::list& ids, const py::object& drafts,
-                                     const py::object& trees) {
-    PythonStep reader(py::dict(), py::list(), py::none(), py::none(), py::none(), py::none(), true);
-    std::vector<int32_t> ends = {0};
-    for (py::handle id : ids) {
-      StepRequest request;
-      reader.read_drafts(request, value_of(drafts, id.ptr()), {}, value_of(trees, id.ptr()));
-      ends.push_back(ends.back() + int32_t(value_of(known, id.ptr()) ? request.max_rows : 0));
-    }
-    return array_of(ends);
   }
 
  private:
@@ -334,15 +305,12 @@ void define_step(py::module_& module) {
   py::class_<ThreadPool>(module, "ThreadPool").def(py::init<size_t>(), py::arg("count"));
   py::class_<MaskBuffer>(module, "MaskBuffer")
       .def(py::init<uintptr_t, int64_t, size_t>(), py::arg("address"), py::arg("row_bytes"), py::arg("num_rows"))
-      .def("own", &MaskBuffer::own, py::arg("first"), py::arg("end"))
       .def("forget", &MaskBuffer::forget, py::arg("first"), py::arg("end"))
       .def("clear", &MaskBuffer::clear, py::arg("first"), py::arg("end"));
   py::class_<PythonStep>(module, "Step")
-      .def(py::init<py::dict, py::list, py::object, py::object, py::object, py::object, bool>(), py::arg("positions"),
+      .def(py::init<py::dict, py::list, py::object, py::object, py::object, py::object>(), py::arg("positions"),
            py::arg("ids"), py::arg("drafts") = py::none(), py::arg("bounds") = py::none(),
-           py::arg("trees") = py::none(), py::arg("expected") = py::none(), py::arg("keeps_rows") = false)
-      .def_static("layout", &PythonStep::layout, py::arg("known"), py::arg("ids"), py::arg("drafts") = py::none(),
-                  py::arg("trees") = py::none())
+           py::arg("trees") = py::none(), py::arg("expected") = py::none())
       .def("draw", &PythonStep::draw)
       .def("accept", &PythonStep::accept)
       .def("run", &PythonStep::run, py::arg("work"), py::arg("masks"), py::arg("apart") = false,
@@ -355,8 +323,7 @@ void define_step(py::module_& module) {
       .def_property_readonly("unfinished", [](const PythonStep& self) { return self.step().unfinished; })
       .def_property_readonly("blocked", &PythonStep::blocked)
       .def_property_readonly("foreign", &PythonStep::foreign)
-      .def_property_readonly("problems", &PythonStep::problems)
-      .def_property_readonly("terminated", &PythonStep::terminated);
+      .def_property_readonly("problems", &PythonStep::problems);
   module.def("fill_batch", fill_batch);
 }
 
