@@ -67,6 +67,5 @@ PYBIND11_MODULE(_fsm, module) {
   define_mask_messages(module);
   define_json(module);
   define_grammars(module);
-  define_stack_tables(module);
   define_exchange(module);
 }

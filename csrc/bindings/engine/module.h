@@ -18,7 +18,6 @@ void define_step(py::module_& module);
 void define_mask_messages(py::module_& module);
 void define_json(py::module_& module);
 void define_grammars(py::module_& module);
-void define_stack_tables(py::module_& module);
 void define_exchange(py::module_& module);
 
 }  // namespace structout::engine
