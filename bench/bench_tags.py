@@ -1,5 +1,5 @@
 """Measures structural tags: how soon they are ready beyond their schemas, the masks
-that they keep beyond those, their stack tables, and steps in free text.
+that they keep beyond those, and steps in free text.
 
     python bench/bench_tags.py [--quick]
 
@@ -19,9 +19,7 @@ from structout import StructuredOutputsParams, allocate_token_bitmask
 from structout.constraints.tools.call_formats import TOOL_FORMATS
 from structout.constraints.tools.definitions import Tool
 from structout.grammar.native.backend import FsmBackend
-from structout.grammar.native.extension import core
 from structout.grammar.native.json_schema import JsonSchemaGrammar, SchemaIndex
-from structout.grammar.native.token_index import vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
 
 NUM_TOOLS = (1, 10, 50, 200)
@@ -77,18 +75,7 @@ def measure_tools(backend: FsmBackend, vocabulary: Vocabulary, tool_format: str,
         "beyond_schemas_ms": 1e3 * min(beyond),
         "masks": num_masks,
         "masks_of_schemas": num_alone,
-        **measure_tables(vocabulary, compiled[0]),
     }
-
-
-def measure_tables(vocabulary: Vocabulary, grammar: Any) -> dict[str, Any]:
-    """Build all stack tables of a tag."""
-    tables = core().StackTables(vocabulary_trie(vocabulary), max_mask_bytes=0)
-    number = tables.add(grammar.stack_tables().language, vocabulary.stop_token_ids)
-    seconds = cpu_seconds(lambda: tables.build(number, max_states=1_000_000, seconds=600))
-    if not tables.build(number, max_states=1_000_000, seconds=600):
-        raise SystemExit("the tables are not whole")
-    return {"tables_ms": 1e3 * seconds, "table_states": tables.num_states, "table_kib": tables.table_bytes / 1024}
 
 
 def _masks_of_calls(vocabulary: Vocabulary, tool_format: str, given: list[Tool], grammar: Any) -> tuple[int, int]:

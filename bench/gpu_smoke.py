@@ -6,7 +6,6 @@ The first step of `make gpu-check` that runs a kernel: it names the op that fail
 sanitizers run it, too, so there are calls for blocks and for clusters.
 """
 
-import functools
 import os
 import sys
 import time
@@ -15,11 +14,9 @@ from collections.abc import Callable
 os.environ["STRUCTOUT_BACKEND"] = sys.argv[1]  # read when structout is imported
 
 import torch
-from smoke_calls import Result, is_same, smoke_calls
+from smoke_calls import is_same, smoke_calls
 
-from structout import DeviceStacks, Vocabulary
-from structout.grammar.native.json_schema import JsonSchemaGrammar, SchemaIndex
-from structout.ops import kernels, reference
+from structout.ops import kernels
 
 VOCAB = 151_936
 
@@ -34,7 +31,6 @@ def main() -> int:
     of_one_rank = torch.ops.structout.all_gather_bitmask
     checks["all_gather_bitmask of one rank"] = (lambda: of_one_rank(bitmask, ""), bitmask)
     checks["masked_sample, a block per row"] = block_per_row()
-    checks |= stack_calls("cuda")
     failed = 0
     for name, (call, wanted) in checks.items():
         started = time.perf_counter()
@@ -59,34 +55,6 @@ def block_per_row() -> tuple[Callable[[], torch.Tensor], torch.Tensor]:
     expected = torch.ops.structout.masked_sample(logits, None, None, *parameters)
     on_device = [None if value is None else value.cuda() for value in (logits, None, None, *parameters)]
     return lambda: torch.ops.structout.masked_sample(*on_device), expected.cuda()
-
-
-def stack_calls(device: str) -> dict[str, tuple[Callable[[], Result], Result]]:
-    """Calls of the stack ops inside of JSON texts, and what the reference gives."""
-    vocabulary = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
-    index = SchemaIndex('{"type": "array", "items": {"$ref": "#"}}', vocabulary)
-    tables = JsonSchemaGrammar(index, vocabulary.size, (256,), None).stack_tables()
-    assert tables is not None
-    stacks = DeviceStacks(vocabulary, device, num_texts=3)  # one row stays free
-    for row, text in enumerate((b"[", b"[[]")):
-        stacks.start(row, tables._replace(token_ids=tuple(text)))
-    stacks.rows()  # finds the masks, so that no row misses
-    tokens = torch.tensor([*b"[]x"], device=device)
-    arguments = {
-        "stack_advance": (tokens,),
-        "stack_rows": (),
-        "stack_draft_rows": (tokens, torch.arange(4, device=device)),
-    }
-
-    def run(op: Callable[..., torch.Tensor], name: str) -> Result:
-        copy = stacks.stacks.clone()
-        return op(copy, *arguments[name], *stacks.tables), copy
-
-    ops = torch.ops.structout
-    return {
-        name: (functools.partial(run, getattr(ops, name), name), run(getattr(reference, name), name))
-        for name in arguments
-    }
 
 
 if __name__ == "__main__":

@@ -54,21 +54,6 @@ STABLE_TORCH_LIBRARY(structout, ops) {
       "fsm_draft_states(Tensor states, Tensor drafts, Tensor row_indptr, Tensor transitions, Tensor state_flags, "
       "Tensor stop_tokens, Tensor token_bytes, Tensor token_begin) -> Tensor");
 
-  // Machines of constraints whose states are on a stack (common/stack_tables.h). Advances
-  // stacks [N, columns] by one token each. The result is 1 where the tables lack an entry:
-  // the stack has not changed.
-  ops.def(
-      "stack_advance(Tensor(a!) stacks, Tensor tokens, Tensor state_fields, Tensor class_maps, Tensor cells, "
-      "Tensor keys, Tensor stop_tokens, Tensor token_bytes, Tensor token_begin) -> Tensor");
-  // The slot of each stack's mask, or -3 where the tables lack it.
-  ops.def(
-      "stack_rows(Tensor stacks, Tensor state_fields, Tensor class_maps, Tensor cells, Tensor keys, "
-      "Tensor stop_tokens, Tensor token_bytes, Tensor token_begin) -> Tensor");
-  // The same before each draft and after the last, for the rows of verify_drafts.
-  ops.def(
-      "stack_draft_rows(Tensor stacks, Tensor drafts, Tensor row_indptr, Tensor state_fields, Tensor class_maps, "
-      "Tensor cells, Tensor keys, Tensor stop_tokens, Tensor token_bytes, Tensor token_begin) -> Tensor");
-
   // Ops over a process group, which is named; "" stands for a single rank. They are
   // implemented in Python (structout/distributed/registration.py), because the stable
   // ABI cannot reach a process group.
@@ -151,16 +136,6 @@ STABLE_TORCH_LIBRARY(structout, ops) {
   ops.def(
       "_check_fsm_draft_states(Tensor states, Tensor drafts, Tensor row_indptr, Tensor transitions, "
       "Tensor state_flags, Tensor stop_tokens, Tensor token_bytes, Tensor token_begin) -> ()");
-  ops.def(
-      "_check_stack_advance(Tensor stacks, Tensor tokens, Tensor state_fields, Tensor class_maps, Tensor cells, "
-      "Tensor keys, Tensor stop_tokens, Tensor token_bytes, Tensor token_begin) -> ()");
-  ops.def(
-      "_check_stack_rows(Tensor stacks, Tensor state_fields, Tensor class_maps, Tensor cells, Tensor keys, "
-      "Tensor stop_tokens, Tensor token_bytes, Tensor token_begin) -> ()");
-  ops.def(
-      "_check_stack_draft_rows(Tensor stacks, Tensor drafts, Tensor row_indptr, Tensor state_fields, "
-      "Tensor class_maps, Tensor cells, Tensor keys, Tensor stop_tokens, Tensor token_bytes, Tensor token_begin) "
-      "-> ()");
   ops.def(
       "_check_masked_sample(Tensor logits, Tensor? bitmask, Tensor? rows, Tensor temperature, Tensor? top_k, "
       "Tensor? top_p, Tensor? min_p, Tensor seed, Tensor position) -> ()");

@@ -52,7 +52,6 @@ if importlib.util.find_spec("torch") is not None:
             SamplerOutput,
             SamplingParams,
         )
-        from structout.ops.stack_tables import StackTableTensors, stack_advance, stack_draft_rows, stack_rows
         from structout.ops.token_logprobs import TokenLogprobs, TopnSample, masked_sample_topn, token_logprobs
         from structout.ops.verify_drafts import verify_drafts
 
@@ -68,7 +67,6 @@ if TYPE_CHECKING:
     from structout.grammar.checking.checker import check
     from structout.grammar.checking.text_check import Cause, Continuation, TextCheck
     from structout.grammar.native.device_fsm import DeviceFSM, DeviceGrammar
-    from structout.grammar.native.device_stacks import DeviceStacks
     from structout.grammar.registry import BackendSet, check_params, register_backend
     from structout.grammar.vocabulary import Vocabulary
     from structout.integrations.transformers import generate, stream
@@ -84,7 +82,6 @@ __all__ = [
     "DeviceFSM",
     "DeviceGrammar",
     "DeviceMasks",
-    "DeviceStacks",
     "Drafts",
     "DuplicateRequestError",
     "FsmTables",
@@ -101,7 +98,6 @@ __all__ = [
     "Penalties",
     "SamplerOutput",
     "SamplingParams",
-    "StackTableTensors",
     "StaleMasksError",
     "StructOutError",
     "StructuredOutputManager",
@@ -141,9 +137,6 @@ __all__ = [
     "sharded_masked_sample_logprobs",
     "sharded_masked_sample_topn",
     "sharded_token_logprobs",
-    "stack_advance",
-    "stack_draft_rows",
-    "stack_rows",
     "stream",
     "token_logprobs",
     "unpack_bitmask",
@@ -156,7 +149,6 @@ _MODULE_OF = {
     "Continuation": "grammar.checking.text_check",
     "DeviceFSM": "grammar.native.device_fsm",
     "DeviceGrammar": "grammar.native.device_fsm",
-    "DeviceStacks": "grammar.native.device_stacks",
     "GrammarStatus": "scheduler.requests",
     "ManagerStats": "scheduler.stats",
     "StructuredOutputManager": "scheduler.manager",

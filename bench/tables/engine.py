@@ -267,21 +267,6 @@ def tags_table() -> str:
     return markdown(head, rows) + provenance("tags", "cpu", f"{_LEAST_OF_FIVE} V = 151,936.")
 
 
-def tag_tables_table() -> str:
-    rows = [
-        [
-            row["case"],
-            f"{row['table_states']:,}",
-            f"{row['table_kib']:.0f} KiB",
-            _milliseconds(row["tables_ms"]),
-        ]
-        for row in rows_of("tags")
-        if "tables_ms" in row
-    ]
-    head = ["tools, format", "states", "size", "CPU time"]
-    return markdown(head, rows) + provenance("tags", "cpu", "Whole tables, without masks. V = 151,936.")
-
-
 def triggers_table() -> str:
     rows = [
         [
@@ -299,36 +284,3 @@ def triggers_table() -> str:
 
 def _milliseconds(value: float) -> str:
     return f"{value:.1f} ms"
-
-
-def stack_tables_table() -> str:
-    rows = [
-        [
-            row["key_order"],
-            f"{row['schemas']}",
-            f"{row['complete']:.1%}",
-            f"{row['states_p50']:,}",
-            f"{row['kib_p50']:.0f} KiB",
-            _milliseconds(row["ms_p50"]),
-        ]
-        for row in rows_of("stack_tables")
-        if row["bench"] == "tables"
-    ]
-    head = ["order of keys", "schemas", "with whole tables", "states, median", "size, median", "CPU time, median"]
-    return markdown(head, rows) + provenance(
-        "stack_tables", "cpu", "Tables built ahead, within 50 ms and 50,000 states."
-    )
-
-
-def stack_steps_table(device: str) -> str:
-    rows = [
-        [row["key_order"], f"{row['rows']:,}", "full of other data" if row["flushed"] else "warm"]
-        + [time_of(row[name]) for name in ("advance_us", "rows_us", "us")]
-        for row in rows_of("stack_tables", device)
-        if row["bench"] == "step"
-    ]
-    head = ["order of keys", "rows", "caches", "`stack_advance`", "`stack_rows`", "both"]
-    about = "Medians. Rows that the engine must be asked for are left out. V = 151,936."
-    if device == "cuda":
-        about += " The time of `stack_advance` includes that of a copy, which puts the texts back."
-    return markdown(head, rows) + provenance("stack_tables", device, about)

@@ -105,10 +105,6 @@ bool EmbeddedGrammarStates::are_equal(const EmbeddedPosition& given_a, const Emb
                     are_equal_runs);
 }
 
-std::optional<std::string> EmbeddedGrammarStates::key(const EmbeddedPosition& position) {
-  return states_->key_of(place_of(position));
-}
-
 std::optional<uint32_t> EmbeddedGrammarStates::entry_number(const Place& place) {
   constexpr uint32_t kInside = 1u << 31;
   if (place.others == nullptr) return states_->number_of(static_cast<const LexerPlace&>(place));

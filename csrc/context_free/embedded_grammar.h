@@ -35,7 +35,6 @@ class EmbeddedGrammarStates final : public engine::EmbeddedStates {
   bool may_go_on(const engine::EmbeddedPosition& position) override;
   bool has_end(const engine::EmbeddedPosition& position) override;
   bool are_equal(const engine::EmbeddedPosition& a, const engine::EmbeddedPosition& b) override;
-  std::optional<std::string> key(const engine::EmbeddedPosition& position) override;
   engine::EmbeddedView view(const engine::EmbeddedPosition& position, const engine::ByteSet& followers) override;
   std::optional<engine::EmbeddedView> known_view(const engine::EmbeddedPosition& position,
                                                  const engine::ByteSet& followers) override;

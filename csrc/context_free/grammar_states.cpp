@@ -36,20 +36,6 @@ uint32_t GrammarStates::number_of(const LexerPlace& place) {
   return number;
 }
 
-std::optional<std::string> GrammarStates::key_of(const Place& place) {
-  std::string key = lexer_key(place);
-  if (place.others == nullptr) return key;
-  for (const EmbeddedRun& run : place.others->runs) {
-    std::optional<std::string> inside = embedded_.held(run.states).key(*run.position);
-    if (!inside) return std::nullopt;
-    append_to_key(key, run.states->number());
-    append_to_key(key, run.below);
-    append_to_key(key, uint32_t(inside->size()));
-    key += *inside;
-  }
-  return key;
-}
-
 bool GrammarStates::has_end(const Place& place) {
   auto of_one = [this](const LexerPlace& each) {
     return each.node != Stacks::kDead && end_search_.has_end(reader_, each, budget());
@@ -97,15 +83,14 @@ TextPlace GrammarStates::after(const TextPlace& from, const uint8_t* begin, cons
 TextPlace GrammarStates::after_token(const TextPlace& from, uint32_t token, bool by_id) {
   Lock lock(*this);
   check_room();
-  return finishable(held_after_token(place_of(from), token, by_id));
-}
-
-Place GrammarStates::held_after_token(const Place& from, uint32_t token, bool by_id) {
   const uint8_t *begin = parts_->vocabulary->begin(token), *end = parts_->vocabulary->end(token);
-  Place place;
-  if (!by_id && begin != end) place = reader_.after(from, begin, end, budget());
-  if (!parts_->network->has_tokens()) return place;
-  return reader_.united(place, reader_.after_token(from, token, budget()), budget());
+  const Place place = place_of(from);
+  Place next;
+  if (!by_id && begin != end) next = reader_.after(place, begin, end, budget());
+  if (parts_->network->has_tokens()) {
+    next = reader_.united(next, reader_.after_token(place, token, budget()), budget());
+  }
+  return finishable(std::move(next));
 }
 
 bool GrammarStates::may_end(const TextPlace& text) {

@@ -98,8 +98,7 @@ class GrammarStates {
   size_t moved_bytes() const { return moved_bytes_; }  // of copied states
 
  private:
-  friend class EmbeddedGrammarStates;  // these hold them over several calls
-  friend class StackGrammar;
+  friend class EmbeddedGrammarStates;  // holds them over several calls
   static constexpr size_t kMaxForcedBytes = 4'096;
   static constexpr size_t kMaxBytes = 64 << 20;
   static constexpr uint64_t kMaxStepsOfCall = 1 << 20;  // of the budget
@@ -139,15 +138,11 @@ class GrammarStates {
     place.num_tokens = text.num_tokens;
     return place;
   }
-  // Different for places that differ, but for the numbers of tokens. Nothing if embedded
-  // texts remember texts.
-  std::optional<std::string> key_of(const Place& place);
   // The place without the embedded texts after whose ends the text cannot be finished.
   Place with_finishable_runs(const Place& place);
   // The place of a text at the end of a token. Dead if the text cannot be finished.
   TextPlace finishable(Place place);
   bool has_end(const Place& place);
-  Place held_after_token(const Place& from, uint32_t token, bool by_id);
   const engine::Mask* mask_of(uint32_t state);
   const engine::Mask* held_mask_of(uint32_t state);  // while they are held, as the next one
   std::string held_forced(Place place);

@@ -246,37 +246,17 @@ Place Reader::united(const Place& a, const Place& b, engine::Budget& budget) {
   return builder.place();
 }
 
-template <typename Visit>
-void Reader::visit_before_token(const Place& place, Visit visit, engine::Budget& budget) {
-  visit_lexer_places(place, [&](const LexerPlace& each) {
-    for (const Item& item : stacks_.items(before_token(each, budget))) {
-      if (item.state < kHole) visit(item.state);
-    }
-  });
-}
-
 bool Reader::reads_token(const Place& place, engine::Budget& budget) {
-  bool reads_token = false;
   if (!network_.has_tokens()) return false;
-  visit_before_token(
-      place,
-      [&](uint32_t state) { reads_token = reads_token || network_.tokens_begin(state) != network_.tokens_end(state); },
-      budget);
+  bool reads_token = false;
+  auto reads_one = [this](const Item& item) {
+    return item.state < kHole && network_.tokens_begin(item.state) != network_.tokens_end(item.state);
+  };
+  visit_lexer_places(place, [&](const LexerPlace& each) {
+    std::vector<Item> items = stacks_.items(before_token(each, budget));
+    reads_token = reads_token || std::any_of(items.begin(), items.end(), reads_one);
+  });
   return reads_token;
-}
-
-std::set<uint32_t> Reader::read_tokens(const Place& place, engine::Budget& budget) {
-  std::set<uint32_t> tokens;
-  if (!network_.has_tokens()) return tokens;
-  visit_before_token(
-      place,
-      [&](uint32_t state) {
-        for (auto edge = network_.tokens_begin(state); edge < network_.tokens_end(state); ++edge) {
-          for (uint32_t symbol = edge->first; symbol <= edge->last; ++symbol) tokens.insert(symbol - kFirstToken);
-        }
-      },
-      budget);
-  return tokens;
 }
 
 bool Reader::may_end(const Place& place, engine::Budget& budget) {

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -99,9 +98,8 @@ class Reader {
     return with_ends(place, [](const EmbeddedRun&) { return true; });
   }
 
-  // Whether a token may follow that is read by its id, and which.
+  // Whether a token may follow that is read by its id.
   bool reads_token(const Place& place, engine::Budget& budget);
-  std::set<uint32_t> read_tokens(const Place& place, engine::Budget& budget);
 
   // After the end of an embedded text.
   LexerPlace after_embedded(Node below, engine::Budget& budget);
@@ -165,9 +163,6 @@ class Reader {
   Place after_all(const Place& place, uint8_t byte, engine::Budget& budget);
   template <typename Visit>
   static void visit_lexer_places(const Place& place, Visit visit);
-  // The states on top of the stacks in front of a token that is read by its id.
-  template <typename Visit>
-  void visit_before_token(const Place& place, Visit visit, engine::Budget& budget);
   void read_run(const EmbeddedRun& run, const uint8_t*& at, const uint8_t* end, PlaceBuilder& builder,
                 engine::Budget& budget);
 

@@ -1,6 +1,5 @@
 #include "json/embedded_schema.h"
 
-#include "json/stack_schema.h"
 #include "json/value_search.h"
 
 namespace structout::json {
@@ -53,12 +52,6 @@ bool EmbeddedSchema::may_go_on(const EmbeddedPosition& position) {
 bool EmbeddedSchema::has_end(const EmbeddedPosition& position) { return json(position).has_unused(); }
 
 bool EmbeddedSchema::are_equal(const EmbeddedPosition& a, const EmbeddedPosition& b) { return json(a).equals(json(b)); }
-
-std::optional<std::string> EmbeddedSchema::key(const EmbeddedPosition& position) { return json(position).key(); }
-
-std::shared_ptr<engine::EmbeddedStackLanguage> EmbeddedSchema::stack_language() {
-  return std::make_shared<StackSchema>(states_);
-}
 
 bool EmbeddedSchema::reaches_bottom(const Position& position, State top) const {
   size_t num_frames = 1, num_looked_at = states_->num_frames_[top];

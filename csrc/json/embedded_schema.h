@@ -28,7 +28,6 @@ class EmbeddedSchema final : public engine::EmbeddedStates {
   bool may_go_on(const engine::EmbeddedPosition& position) override;
   bool has_end(const engine::EmbeddedPosition& position) override;
   bool are_equal(const engine::EmbeddedPosition& a, const engine::EmbeddedPosition& b) override;
-  std::optional<std::string> key(const engine::EmbeddedPosition& position) override;
   engine::EmbeddedView view(const engine::EmbeddedPosition& position, const engine::ByteSet& followers) override;
   std::optional<engine::EmbeddedView> known_view(const engine::EmbeddedPosition& position,
                                                  const engine::ByteSet& followers) override;
@@ -37,7 +36,6 @@ class EmbeddedSchema final : public engine::EmbeddedStates {
   std::string forced(const engine::EmbeddedPosition& position) override;
   std::optional<std::string> short_end(const engine::EmbeddedPosition& position, uint64_t& work) override;
   uint32_t number() const override { return states_->number_; }
-  std::shared_ptr<engine::EmbeddedStackLanguage> stack_language() override;
 
  private:
   engine::EmbeddedView view_of(const Position& position, State top, const SchemaStates::Entry& entry);

@@ -73,7 +73,6 @@ class Machine {
   }
   // `names`: positions of names that have come.
   bool holds(const Guard& guard, const PastKeys& names) const { return objects_.holds(guard, names); }
-  GuardNames names_of(const Guard& guard) const { return objects_.names_of(guard); }
 
   // Whether a state is inside or after a free key of an object that cannot do without names
   // that have not come.

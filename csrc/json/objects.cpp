@@ -412,21 +412,6 @@ bool Objects::holds(const Guard& guard, const PastKeys& names) const {
   return false;
 }
 
-GuardNames Objects::names_of(const Guard& guard) const {
-  const Object& object = objects_[guard.object];
-  const Shape& shape = shapes_[object.shape];
-  const std::vector<uint32_t>& by_spelling = order(object).by_spelling;
-  GuardNames names;
-  if (object.max_keys != UINT32_MAX) names.max_keys = object.max_keys;
-  if (guard.kind == Guard::kClose || names.max_keys) names.required = shape.is_required;
-  names.candidates.resize(by_spelling.size());
-  for (uint32_t i = guard.begin; i < guard.end; ++i) {
-    bool is_allowed = object.allows_spelling(i);
-    names.candidates[by_spelling[i]] = is_allowed;
-  }
-  return names;
-}
-
 bool Objects::lacks_names(uint32_t number, const PastKeys& names) {
   const Object& object = objects_[number];
   if (is_guarded(object)) return !holds({Guard::kClose, number}, names);

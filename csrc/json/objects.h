@@ -45,13 +45,6 @@ struct Guard {
   }
 };
 
-// The same as sets of positions of names: those that are required, and those of which one
-// must still be able to come. `max_keys`: how many keys may follow.
-struct GuardNames {
-  PastKeys required, candidates;
-  std::optional<uint32_t> max_keys;
-};
-
 // An object after some keys.
 struct Object {
   uint32_t shape;
@@ -124,7 +117,6 @@ class Objects {
   bool lacks_names(uint32_t object, const PastKeys& names);
   // Whether a guard of a prepared object holds. `names`: those that have come.
   bool holds(const Guard& guard, const PastKeys& names) const;
-  GuardNames names_of(const Guard& guard) const;
 
   // What the frame of an object remembers.
   MemoryKind memory_of(const Object& object) const {

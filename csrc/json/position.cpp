@@ -33,20 +33,6 @@ bool are_equal(const Memory* a, const Memory* b) {
 
 }  // namespace
 
-Position::Position(Machine& machine, const std::vector<std::pair<State, PastKeys>>& stack)
-    : machine_(&machine), state_(stack.back().first) {
-  auto memory_of = [&](State state, const PastKeys& names) -> std::shared_ptr<const Memory> {
-    if (machine.memory(state) == MemoryKind::kNone) return nullptr;
-    return std::make_shared<const Memory>(Memory{nullptr, 0, names});
-  };
-  for (size_t i = 0; i + 1 < stack.size(); ++i) {
-    auto [state, names] = stack[i];
-    bool is_item = machine.memory(state) == MemoryKind::kInsideItem;
-    below_ = std::make_shared<Frame>(state, is_item, std::move(below_), memory_of(state, names));
-  }
-  memory_ = memory_of(state_, stack.back().second);
-}
-
 bool Position::equals(const Position& other) const {
   if (machine_ != other.machine_ || state_ != other.state_) return false;
   if (is_new_ != other.is_new_ || has_free_key_ != other.has_free_key_) return false;

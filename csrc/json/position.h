@@ -74,10 +74,6 @@ class Position final : public engine::EmbeddedPosition {
   explicit Position(Machine& machine) : Position(machine, machine.start()) {}
   Position(Machine& machine, State start) : machine_(&machine), state_(start) {}
 
-  // Where nothing but names has come that is remembered: the states of the stack with their
-  // names, the top last.
-  Position(Machine& machine, const std::vector<std::pair<State, PastKeys>>& stack);
-
   // Reads another byte. If it is not allowed, the position is of no use any more.
   bool read(uint8_t byte);
   bool read(const uint8_t* begin, const uint8_t* end) {

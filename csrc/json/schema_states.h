@@ -59,7 +59,6 @@ class SchemaStates {
 
  private:
   friend class EmbeddedSchema;
-  friend class StackSchema;
 
   // Holds the states for this thread, whose allowance bounds the work, and notes how large
   // they are in the end.

@@ -13,8 +13,6 @@
 
 namespace structout::engine {
 
-class EmbeddedStackLanguage;
-
 // Where a text stands in an embedded language, after its first byte.
 class EmbeddedPosition {
  public:
@@ -47,7 +45,7 @@ struct EmbeddedView {
 };
 
 // The states and masks that texts of an embedded language share. A thread must hold the
-// states in all calls but those of the numbers and of stack_language(), which must not.
+// states in all calls but those of the numbers, which must not.
 //
 // Exceptions leave positions as they were.
 class EmbeddedStates {
@@ -73,9 +71,6 @@ class EmbeddedStates {
   // False if positions differ, or if it takes long to tell.
   virtual bool are_equal(const EmbeddedPosition& a, const EmbeddedPosition& b) = 0;
 
-  // Different for positions that differ. Nothing if they remember texts.
-  virtual std::optional<std::string> key(const EmbeddedPosition& position) = 0;
-
   // `followers`: the bytes that may follow the text. Exits without one of them below may
   // be left out.
   virtual EmbeddedView view(const EmbeddedPosition& position, const ByteSet& followers) = 0;
@@ -96,9 +91,6 @@ class EmbeddedStates {
 
   // A unique_number() of these states.
   virtual uint32_t number() const = 0;
-
-  // The same states for stack tables. Null if they have no stack.
-  virtual std::shared_ptr<EmbeddedStackLanguage> stack_language() { return nullptr; }
 };
 
 // A language whose texts are not empty, over the tokens of a vocabulary.

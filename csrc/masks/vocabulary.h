@@ -68,10 +68,6 @@ class VocabularyTrie {
   const uint8_t* begin(uint32_t token) const { return bytes_.data() + token_begin_[token]; }
   const uint8_t* end(uint32_t token) const { return bytes_.data() + token_begin_[token + 1]; }
 
-  // The bytes of all tokens, and where those of each begin, and one more.
-  const std::vector<uint8_t>& bytes() const { return bytes_; }
-  const std::vector<uint32_t>& token_begin() const { return token_begin_; }
-
   // The mask of all tokens with bytes.
   const std::vector<uint32_t>& text_row() const { return text_row_; }
   // The same as a row that masks may differ from.

@@ -126,10 +126,10 @@ def _compile(manager: StructuredOutputManager, params: StructuredOutputsParams, 
     manager.add_request("constraint", params)
     try:
         _wait(manager)
-        if needs_tables and manager.stack_tables("constraint") is None:
+        if needs_tables and manager.device_tables("constraint") is None:
             engine = manager.backend_name("constraint")
             raise UserError(
-                "--device-fsm follows what structout's own engine serves, but no grammar with max_tokens; "
+                "--device-fsm follows automata: of regular expressions, choices, small schemas and regular grammars; "
                 f"this constraint is served by {engine}"
             )
     finally:

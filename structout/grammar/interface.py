@@ -32,21 +32,6 @@ class DeviceTables(NamedTuple):
     state: int | None
 
 
-class StackTables(NamedTuple):
-    """A text of a constraint whose machine may go into stack tables.
-
-    Attributes:
-        language: a ``StackLanguage`` of the engine's core, the same for equal
-            constraints.
-        stop_token_ids: tokens that end the text.
-        token_ids: the text so far; None after a stop token.
-    """
-
-    language: Any
-    stop_token_ids: tuple[int, ...]
-    token_ids: tuple[int, ...] | None
-
-
 class StructuredOutputGrammar(ABC):
     """The position of one request in its constraint. Not safe to use from two threads
     at once.
@@ -138,11 +123,6 @@ class StructuredOutputGrammar(ABC):
     def device_tables(self) -> DeviceTables | None:
         """What a :class:`structout.DeviceFSM` takes to follow this grammar on a device.
         None if its language is not regular, or the engine has no names for states."""
-        return None
-
-    def stack_tables(self) -> StackTables | None:
-        """What a :class:`structout.DeviceStacks` takes to follow this grammar on a
-        device. None if the engine has no machine for it there."""
         return None
 
     @abstractmethod

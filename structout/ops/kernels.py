@@ -104,7 +104,6 @@ def _register_triton() -> None:
     from structout.triton_kernels.masked_sample import masked_sample, masked_sample_logprobs
     from structout.triton_kernels.push import push_all_gather
     from structout.triton_kernels.shards import merge_shard_results, sample_shard
-    from structout.triton_kernels.stack_tables import stack_advance, stack_draft_rows, stack_rows
     from structout.triton_kernels.token_logprobs import (
         masked_sample_topn,
         merge_totals,
@@ -119,7 +118,6 @@ def _register_triton() -> None:
         *(apply_bitmask, apply_penalties, apply_logit_bias),
         *(masked_sample, masked_sample_logprobs, masked_sample_topn, token_logprobs, verify_drafts),
         *(fsm_advance, fsm_rows, fsm_draft_states),
-        *(stack_advance, stack_rows, stack_draft_rows),
     )
     for kernel in public:
         library.impl(kernel.__name__, kernel, "CUDA")

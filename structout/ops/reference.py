@@ -11,9 +11,6 @@ import torch
 
 from structout.masks.bitmask import pack_bitmask, unpack_bitmask
 from structout.ops import sampling_math
-from structout.ops.stack_reference import stack_advance as stack_advance
-from structout.ops.stack_reference import stack_draft_rows as stack_draft_rows
-from structout.ops.stack_reference import stack_rows as stack_rows
 
 
 def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tensor | None = None) -> None:

@@ -17,7 +17,7 @@ from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import Constraint, StructuredOutputsParams
 from structout.errors import GrammarError, GrammarTimeoutError, StructOutError
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.interface import CompiledConstraint, DeviceTables, StackTables, StructuredOutputGrammar
+from structout.grammar.interface import CompiledConstraint, DeviceTables, StructuredOutputGrammar
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.batch import MaskBatch
@@ -473,17 +473,6 @@ class StructuredOutputManager:
         """
         with self._lock_grammars():
             return self._grammar(request_id).device_tables()
-
-    def stack_tables(self, request_id: str) -> StackTables | None:
-        """What a :class:`structout.DeviceStacks` takes to follow the request on a
-        device. None if the engine that serves it has no machine for it, see
-        :meth:`backend_name`.
-
-        Raises:
-            StructOutError: the request is not READY.
-        """
-        with self._lock_grammars():
-            return self._grammar(request_id).stack_tables()
 
     # -- jump-forward decoding ---------------------------------------------------------
 

@@ -22,7 +22,6 @@ COUNTS = {
     "fsm_states": (20, 400),
     "listed_logits": (60, 3000),
     "masked_sample": (60, 800),
-    "stack_tables": (60, 1000),
     "verify_drafts": (40, 400),
 }
 CHECKS = {"races": 1, "undefined": 1}

@@ -66,7 +66,6 @@ def test_apply_bitmask_in_cuda_moves_16_bytes_at_a_time():
         ("listed_logits", []),
         ("verify_drafts", []),
         ("fsm_states", []),
-        ("stack_tables", []),
         ("push_all_gather", ["-G"]),
         ("push_rows", ["-G"]),
     ],

@@ -22,7 +22,6 @@ HUNTERS = (
     "nested",
     "tags",
     "masks",
-    "tables",
     "server",
     "days",
     "allocations",

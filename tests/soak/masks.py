@@ -37,7 +37,7 @@ from support.recursive_grammars import random_scannerless_grammar
 NUM_CONSTRAINTS, NUM_STEPS, NUM_DRAFTS = 6, 25, 3
 _NAMES = ("<|end|>", "</s>", '"', "a")
 _SPACES = (" ", " ", "\n", "\t", "\r")
-FORMS = (
+_FORMS = (
     TextForm(),
     TextForm(key_order="any"),
     TextForm(max_whitespace=2),
@@ -76,7 +76,7 @@ def _tag_of_schemas(rng: random.Random) -> _Made:
     return Kind.STRUCTURAL_TAG, json.dumps(tag), texts
 
 
-MAKERS: tuple[Callable[[random.Random], _Made], ...] = (_regex, _schema, _schema, _grammar, _tag, _tag_of_schemas)
+_MAKERS: tuple[Callable[[random.Random], _Made], ...] = (_regex, _schema, _schema, _grammar, _tag, _tag_of_schemas)
 
 
 def hostile_vocabulary(rng: random.Random, texts: list[bytes]) -> Vocabulary:
@@ -195,9 +195,9 @@ class Masks(Hunter):
     def hunt(self, seed: int, tally: Tally) -> None:
         rng = random.Random(f"soak masks {seed}")
         for _ in range(NUM_CONSTRAINTS):
-            kind, spec, texts = rng.choice(MAKERS)(rng)
+            kind, spec, texts = rng.choice(_MAKERS)(rng)
             vocabulary = hostile_vocabulary(rng, [text for text in texts if text] or [b"x"])
-            form = rng.choice(FORMS)
+            form = rng.choice(_FORMS)
             try:
                 in_bytes = FsmBackend(BYTES, form=form).compile_grammar(kind, spec)
                 grammar = FsmBackend(vocabulary, form=form).compile_grammar(kind, spec)

@@ -12,9 +12,8 @@ import sys
 import numpy as np
 import pytest
 
-from soak import days, draws, masks, mutants, node, parsers, tables, universes
+from soak import days, draws, masks, mutants, node, parsers, universes
 from soak.hunt import HUNTERS, Hunter, Tally, hunted, hunter, short_run
-from structout import DeviceStacks
 from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.grammar.native.backend import FsmBackend
 from structout.grammar.vocabulary import BYTES, Vocabulary
@@ -58,14 +57,6 @@ def test_hunt_of_universes_finds_a_keyword_that_is_ignored(monkeypatch):
     found = Tally()
     universes.make().hunt(0, found)
     assert any("is accepted, but not valid" in finding for finding in found.findings)
-
-
-def test_hunt_of_tables_finds_a_mask_of_another_text(monkeypatch):
-    rows = DeviceStacks.rows
-    monkeypatch.setattr(DeviceStacks, "rows", lambda self: rows(self).roll(1))
-    found = Tally()
-    tables.make().hunt(0, found)
-    assert any("the masks differ" in finding for finding in found.findings)
 
 
 @pytest.mark.parametrize("target", parsers.TARGETS)

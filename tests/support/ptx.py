@@ -47,7 +47,6 @@ PROGRAMS = {
     "masked_sample": ("masked_sample", "shards", "token_logprobs", "add_weights"),
     "verify_drafts": ("verify_drafts",),
     "push": ("push_all_gather", "push_rows"),
-    "stack_tables": ("stack_tables",),
 }
 
 

@@ -19,8 +19,7 @@ from pathlib import Path
 
 from support import host_cuda, ptx
 
-CASES = {"apply_bitmask": 200, "fsm_states": 20, "listed_logits": 200, "masked_sample": 60, "stack_tables": 40,
-         "verify_drafts": 40}  # fmt: skip
+CASES = {"apply_bitmask": 200, "fsm_states": 20, "listed_logits": 200, "masked_sample": 60, "verify_drafts": 40}
 CHECKS = {"races": 1, "undefined": 1}
 
 

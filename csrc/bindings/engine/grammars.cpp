@@ -17,7 +17,6 @@
 #include "context_free/grammar_index.h"
 #include "context_free/grammar_matcher.h"
 #include "context_free/network.h"
-#include "context_free/stack_grammar.h"
 
 namespace structout::engine {
 
@@ -95,10 +94,6 @@ void define_grammars(py::module_& module) {
            py::arg("network"), py::arg("limits"), py::arg("vocabulary"),
            py::arg("max_growth") = GrammarIndex::kMaxGrowth)
       .def_property_readonly("is_empty", [](GrammarIndex& self) { return run(true, [&] { return self.is_empty(); }); })
-      .def("may_have_tables",
-           [](GrammarIndex& self, const std::vector<uint32_t>& stop_tokens) {
-             return context_free::StackGrammar::may_have_tables(*self.parts().network, stop_tokens);
-           })
       .def_property_readonly("num_states", [](GrammarIndex& self) { return self.states()->num_states(); })
       .def_property_readonly("num_masks", [](GrammarIndex& self) { return self.parts().masks.num_masks(); })
       .def_property_readonly("num_pieces", [](GrammarIndex& self) { return self.parts().masks.num_pieces(); })

@@ -66,5 +66,4 @@ PYBIND11_MODULE(_fsm, module) {
   define_step(module);
   define_json(module);
   define_grammars(module);
-  define_stack_tables(module);
 }

@@ -17,6 +17,5 @@ void define_matchers(py::module_& module);
 void define_step(py::module_& module);
 void define_json(py::module_& module);
 void define_grammars(py::module_& module);
-void define_stack_tables(py::module_& module);
 
 }  // namespace structout::engine

@@ -1,9 +1,5 @@
 """Grammars with recursion, or with a lexer, over a vocabulary."""
 
-from collections.abc import Sequence
-from functools import cached_property
-from typing import Any
-
 from structout.grammar.native.captures import CaptureReader
 from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.native.rules import RuleSet
@@ -29,20 +25,6 @@ class GrammarIndex:
         with grammar_errors("the grammar"):
             self.native = core().GrammarIndex(network, rules.limits.as_native(), trie)
         self.capture_reader = CaptureReader(rules, vocabulary) if rules.captured else None
-
-    @cached_property
-    def stack_language(self) -> Any:
-        """The grammar for stack tables: see :class:`structout.DeviceStacks`."""
-        with grammar_errors("the grammar"):
-            return core().StackLanguage(self.native)
-
-    def may_have_stack_tables(self, stop_token_ids: Sequence[int]) -> bool:
-        """Whether stack tables can follow texts that end with such tokens.
-
-        They cannot where a rule limits its tokens, reads more than 64 different tokens
-        by their ids, or one that ends the text.
-        """
-        return self.native.may_have_tables(stop_token_ids)
 
     @property
     def is_empty(self) -> bool:

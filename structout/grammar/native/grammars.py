@@ -1,7 +1,6 @@
 """Compiles grammars in GBNF and in Lark."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from structout.constraints.grammar_texts import is_gbnf
 from structout.grammar.forced_tokens import CanonicalTokenizer
@@ -100,9 +99,6 @@ class ContextFreeGrammar(NativeGrammar):
         """
         reader = self._index.capture_reader
         return [] if reader is None else reader.captures(self.matcher.recent_tokens(self.num_tokens))
-
-    def _stack_language(self) -> Any:
-        return self._index.stack_language if self._index.may_have_stack_tables(self._stop_token_ids) else None
 
     def _at_start(self, stop_token_ids: Sequence[int]) -> "ContextFreeGrammar":
         return ContextFreeGrammar(self._index, self._vocab_size, stop_token_ids, self._canonical_tokenizer)

@@ -155,11 +155,6 @@ class SchemaIndex:
         automaton = self.native.closed(_CLOSURE_LIMITS.as_native())
         return None if automaton is None else TokenIndex(Automaton(automaton), self._vocabulary)
 
-    @cached_property
-    def stack_language(self) -> Any:
-        """The machine, for stack tables: see :class:`structout.DeviceStacks`."""
-        return core().StackLanguage(self.native)
-
     def matches(self, text: str | bytes) -> bool:
         """Whether a text can be generated: it is valid, and written in the given form.
 
@@ -229,9 +224,6 @@ class JsonSchemaGrammar(NativeGrammar):
         for token in self.matcher.recent_tokens(self.num_tokens):
             state = index.next(state, token)
         return DeviceTables(index, self._stop_token_ids, None if self.is_terminated() else state)
-
-    def _stack_language(self) -> Any:
-        return self._index.stack_language
 
     def _at_start(self, stop_token_ids: Sequence[int]) -> "JsonSchemaGrammar":
         return JsonSchemaGrammar(self._index, self._vocab_size, stop_token_ids, self._canonical_tokenizer)

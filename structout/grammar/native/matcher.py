@@ -1,7 +1,6 @@
 """The position of a request in a token index."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import DeviceTables
@@ -51,6 +50,3 @@ class FsmGrammar(NativeGrammar):
         if self.matcher.is_reasoning:
             return None
         return DeviceTables(self._index, self._stop_token_ids, None if self.is_terminated() else self.state_id())
-
-    def _stack_language(self) -> Any:
-        return self._index.stack_language

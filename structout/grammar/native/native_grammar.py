@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from structout.grammar.forced_tokens import NUM_CONTEXT_TOKENS, CanonicalTokenizer
-from structout.grammar.interface import StackTables, StructuredOutputGrammar, check_mask_buffer
+from structout.grammar.interface import StructuredOutputGrammar, check_mask_buffer
 from structout.grammar.native.extension import core
 from structout.masks.bitmask import row_memory
 
@@ -137,16 +137,6 @@ class NativeGrammar(StructuredOutputGrammar):
     @property
     def num_tokens(self) -> int:
         return self.matcher.num_tokens
-
-    def _stack_language(self) -> Any:
-        """The constraint for stack tables. None if they cannot follow it."""
-        return None
-
-    def stack_tables(self) -> StackTables | None:
-        if self.matcher.is_reasoning or (language := self._stack_language()) is None:
-            return None
-        tokens = tuple(self.matcher.recent_tokens(self.num_tokens))
-        return StackTables(language, self._stop_token_ids, None if self.is_terminated() else tokens)
 
     def forced_bytes(self) -> bytes:
         return b"" if self.is_terminated() else self.matcher.forced()

@@ -1,7 +1,7 @@
 """Automata over the tokens of a vocabulary."""
 
 import os
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +68,6 @@ class TokenIndex:
         self.native = native
         if native.num_states == 0:
             raise ValueError("the automaton accepts no text")
-
-    @cached_property
-    def stack_language(self) -> Any:
-        """The automaton for stack tables: see :class:`structout.DeviceStacks`."""
-        return core().StackLanguage(self.native)
 
     @property
     def automaton(self) -> Automaton:

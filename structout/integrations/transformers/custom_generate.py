@@ -15,7 +15,7 @@ import torch
 
 from structout.integrations.transformers.constrained_sampler import ConstrainedSampler, Row, row_seeds
 from structout.integrations.transformers.decode import DecodingLoop, Monitor, Text, mark_complete
-from structout.integrations.transformers.device_loop import DeviceDecodingLoop, constraints_on_device
+from structout.integrations.transformers.device_loop import DeviceDecodingLoop, states_on_device
 from structout.integrations.transformers.model_feed import ModelFeed
 from structout.jump_forward import JumpForward
 from structout.ops.sampler import SamplingParams
@@ -93,11 +93,10 @@ def masked_generate(
             same tokens as "off", except where the model's forward passes over several
             tokens round differently.
         device_fsm: whether the states of the constraints live on the model's device, in
-            a :class:`structout.DeviceFSM`, so that no step waits for the CPU, or, where
-            not all are automata, in a :class:`structout.DeviceStacks`. For constraints
-            that structout's own engine serves, but grammars with ``max_tokens``, and
-            models that take a ``StaticCache``. Draws the same tokens, except where the
-            model's attention rounds differently.
+            a :class:`structout.DeviceFSM`, so that no step waits for the CPU. For
+            regular constraints that structout's own engine serves, and models that take
+            a ``StaticCache``. Draws the same tokens, except where the model's attention
+            rounds differently.
         stream_to: one of transformers' streamers, or None.
         monitor: watches the decoding loop.
         texts: an empty list that receives the rows' texts, which know whether they are
@@ -142,11 +141,11 @@ def masked_generate(
     if stream_to is not None:
         stream_to.put(input_ids.cpu())
     if device_fsm:
-        constraints = constraints_on_device(manager, [text.request_id for text in texts], input_ids.device)
+        fsm, states = states_on_device(manager, [text.request_id for text in texts], input_ids.device)
         mask = model_kwargs.get("attention_mask")
         mask = torch.ones_like(input_ids) if mask is None else mask
         DeviceDecodingLoop(
-            model, input_ids, mask, texts, constraints, params, max_length - input_ids.shape[1], monitor
+            model, input_ids, mask, texts, fsm, states, params, max_length - input_ids.shape[1], monitor
         ).run(sampler.accept)
     else:
         DecodingLoop(

@@ -1,14 +1,13 @@
-"""A decoding loop whose constraints are followed on the model's device."""
+"""A decoding loop that does not wait for the CPU: the states of the constraints are on
+the model's device."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from transformers import StaticCache
 
-from structout.grammar.interface import DeviceTables, StackTables
 from structout.grammar.native.device_fsm import DeviceFSM
-from structout.grammar.native.device_stacks import DeviceStacks
 from structout.integrations.transformers.decode import Monitor, Text
 from structout.ops.fsm_states import FINISHED_STATE, FREE_STATE
 from structout.ops.masked_sample import masked_sample
@@ -19,67 +18,21 @@ _STEPS_BETWEEN_CHECKS = 16
 _MAX_MASKS = 1024
 
 
-class DeviceConstraints(Protocol):
-    """The places of a batch of texts on a device.
-
-    Attributes:
-        masks: the bitmask that the result of ``rows`` refers to.
-        needs_host: whether ``rows`` and ``advance`` may need the CPU, so that no CUDA
-            graph can hold them.
-    """
-
-    masks: torch.Tensor
-    needs_host: bool
-
-    def rows(self) -> torch.Tensor:
-        """The row of ``masks`` for each text."""
-
-    def advance(self, tokens: torch.Tensor) -> None:
-        """Advance each text by a token."""
-
-    def are_over(self) -> bool:
-        """Whether no text can go on."""
-
-
-class AutomataOnDevice:
-    """Texts of regular languages: states of a :class:`structout.DeviceFSM`.
-
-    Args:
-        fsm: holds the tables of the constraints.
-        states: int32 ``[N]``, which ``advance`` moves.
-    """
-
-    needs_host = False
-
-    def __init__(self, fsm: DeviceFSM, states: torch.Tensor):
-        self._fsm = fsm
-        self._states = states  # a captured step reads and writes them in place
-        self.masks = fsm.masks
-
-    def rows(self) -> torch.Tensor:
-        return self._fsm.rows(self._states)
-
-    def advance(self, tokens: torch.Tensor) -> None:
-        self._fsm.advance(self._states, tokens)
-
-    def are_over(self) -> bool:
-        return bool((self._states < FREE_STATE).all())
-
-
 class DeviceDecodingLoop:
-    """Decodes a batch of texts to their ends with constraints on the device.
+    """Decodes a batch of texts to their ends with a :class:`structout.DeviceFSM`.
 
     A step is a forward pass, :func:`structout.masked_sample` under the masks of the
-    places, and an op that advances these. With automata it is captured on CUDA as a
-    graph once and replayed. With stacks the CPU looks in each step at what the tables
-    lack. It looks every 16 steps whether all texts are complete.
+    states, and :func:`structout.fsm_advance`. On CUDA it is captured as a graph once
+    and replayed. The CPU looks at the states every 16 steps, to stop when all texts are
+    complete.
 
     Args:
         model: a transformers causal LM that takes a ``StaticCache``.
         input_ids: int64 ``[N, C]``, the prompts, padded on the left.
         attention_mask: int64 ``[N, C]``, 0 for padding.
         texts: one for each row.
-        constraints: the places of the texts. The loop advances them.
+        fsm: holds the tables of the constraints.
+        states: int32 ``[N]``, the states of the texts. The loop advances them.
         params: temperature and filters of all rows.
         max_tokens: the limit on each text.
         monitor: measures the stage "step".
@@ -91,7 +44,8 @@ class DeviceDecodingLoop:
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         texts: Sequence[Text],
-        constraints: DeviceConstraints,
+        fsm: DeviceFSM,
+        states: torch.Tensor,
         params: SamplingParams,
         max_tokens: int,
         monitor: Monitor,
@@ -99,12 +53,13 @@ class DeviceDecodingLoop:
         self._model = model
         self._prompts = input_ids
         self._texts = texts
-        self._constraints = constraints
+        self._fsm = fsm
         self._params = params
         self._max_tokens = max_tokens
         self._monitor = monitor
         num_rows, device = len(input_ids), input_ids.device
         # A captured step reads and writes these in place.
+        self._states = states
         self._attention_mask = torch.cat([attention_mask, attention_mask.new_ones(num_rows, max_tokens)], dim=1)
         self._seed = torch.tensor([text.row.seed for text in texts], device=device)
         self._position = torch.tensor([text.row.position for text in texts], device=device)
@@ -135,12 +90,11 @@ class DeviceDecodingLoop:
             self._prefill()
         step = self._step
         for num_done in range(1, self._max_tokens):
-            if num_done % _STEPS_BETWEEN_CHECKS == 0 and self._constraints.are_over():
+            if num_done % _STEPS_BETWEEN_CHECKS == 0 and bool((self._states < FREE_STATE).all()):
                 break
             with self._monitor.measure("step"):
                 step()
-            may_capture = self._prompts.is_cuda and not self._constraints.needs_host
-            if num_done == 1 and may_capture:  # the first step has warmed up the libraries
+            if num_done == 1 and self._prompts.is_cuda:  # the first step has warmed up the libraries
                 step = self._captured_step()
 
     def _prefill(self) -> None:
@@ -168,8 +122,8 @@ class DeviceDecodingLoop:
         ).logits[:, -1]
         token_ids = masked_sample(
             logits,
-            self._constraints.masks,
-            self._constraints.rows(),
+            self._fsm.masks,
+            self._fsm.rows(self._states),
             temperature=self._params.temperature,
             top_k=self._params.top_k,
             top_p=self._params.top_p,
@@ -177,39 +131,30 @@ class DeviceDecodingLoop:
             seed=self._seed,
             position=self._position,
         )
-        self._constraints.advance(token_ids)
+        self._fsm.advance(self._states, token_ids)
         self._token_ids.index_copy_(1, self._num_tokens, token_ids.unsqueeze(1))
         self._last_token.copy_(token_ids.clamp(min=0).unsqueeze(1))
         self._num_tokens += 1
         self._position += 1
 
 
-def constraints_on_device(
+def states_on_device(
     manager: StructuredOutputManager, request_ids: Sequence[str], device: torch.device
-) -> DeviceConstraints:
-    """Copy the tables of READY requests to a device: as automata if all have them, else
-    as stacks.
+) -> tuple[DeviceFSM, torch.Tensor]:
+    """Copy the automata of READY requests to a device, and return their states.
 
     Raises:
-        ValueError: the engine of a request has no tables.
+        ValueError: the engine of a request has no automaton.
     """
-    automata = [manager.device_tables(request_id) for request_id in request_ids]
-    if None not in automata:
-        return _automata(manager, [tables for tables in automata if tables is not None], device)
-    stacks = [manager.stack_tables(request_id) for request_id in request_ids]
-    if None in stacks:
-        request_id = request_ids[stacks.index(None)]
-        raise ValueError(
-            f"request {request_id!r} is served by {manager.backend_name(request_id)}, which has no tables of its "
-            "constraint for devices: only what the backend fsm serves can go there, but no grammar with max_tokens, "
-            "with more than 64 tokens that it reads by their ids, or with one of these that ends texts"
-        )
-    return _stacks(manager, [tables for tables in stacks if tables is not None], device)
-
-
-def _automata(
-    manager: StructuredOutputManager, positions: Sequence[DeviceTables], device: torch.device
-) -> AutomataOnDevice:
+    positions = []
+    for request_id in request_ids:
+        tables = manager.device_tables(request_id)
+        if tables is None:
+            raise ValueError(
+                f"request {request_id!r} is served by {manager.backend_name(request_id)}, which has no automaton of "
+                "its constraint: only regular languages that the backend fsm serves can go to a device"
+            )
+        positions.append(tables)
     num_states = {id(tables.index): tables.index.num_states for tables in positions}
     fsm = DeviceFSM(
         manager.vocabulary,
@@ -226,11 +171,4 @@ def _automata(
         else fsm.state_of(fsm.add(tables.index, tables.stop_token_ids), tables.state)
         for tables in positions
     ]
-    return AutomataOnDevice(fsm, torch.tensor(states, dtype=torch.int32, device=device))
-
-
-def _stacks(manager: StructuredOutputManager, texts: Sequence[StackTables], device: torch.device) -> DeviceStacks:
-    stacks = DeviceStacks(manager.vocabulary, device, len(texts), max_masks=_MAX_MASKS)
-    for row, tables in enumerate(texts):
-        stacks.start(row, tables)
-    return stacks
+    return fsm, torch.tensor(states, dtype=torch.int32, device=device)
