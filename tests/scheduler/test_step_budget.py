@@ -33,7 +33,7 @@ HOSTILE = {
     "oneOf of 100": (large_schemas.overlapping_branches(100), '{"p0": "x", "n": 1}', True),
     "oneOf of ranges": (large_schemas.overlapping_ranges(40), '{"k1": 1, "k', True),
     "chain of 200": (large_schemas.chain_of_dependencies(200), '{"k190": 1, "k', True),
-    "250 tools": (large_schemas.tool_calls(250), '[{"name": "tool_17", "arguments": {"a17_0": "x"}}, {"', True),
+    "250 tools": (large_schemas.tool_calls(250), '[{"name": "tool_17", "arguments": {"a17_0": "x"}}, {"', False),
 }
 
 
