@@ -12,7 +12,7 @@ from structout import StructuredOutputsParams
 from structout.integrations.transformers import generate, masked_generate
 from structout.integrations.transformers.constrained_sampler import DeadEndError
 
-PROMPTS = ["order:", "an order of a rather long prompt:", "a"]
+PROMPTS = ["order:", "an order of a rather long prompt:", "a", "b"]
 SAMPLED = {"do_sample": True, "temperature": 1.0, "top_k": 0}
 CONSTRAINTS = {
     "regex": {"regex": "(name|orderId): [a-z]{1,12}; that is all[.!]"},
@@ -72,7 +72,7 @@ def test_generate_with_a_device_fsm_ends_soon_after_the_longest_text(parts):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model, "forward", forward)
         result = generate(model, tokenizer, PROMPTS, params=NO, device_fsm=True, max_new_tokens=500)
-    assert result.texts == ["no"] * 3
+    assert result.texts == ["no"] * len(PROMPTS)
     assert len(passes) == 16
 
 
