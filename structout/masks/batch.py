@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,16 +11,50 @@ import torch
 from structout.errors import StaleMasksError
 from structout.masks.buffers import Lease
 
-Rows = TypeVar("Rows", bound="MaskRows")
-
 
 def _no_draft_counts() -> npt.NDArray[np.int32]:
     return np.zeros(0, dtype=np.int32)
 
 
+class _LeasedBitmask:
+    """An attribute that can be read as long as no later step uses its buffer. It cannot
+    be written to, because later steps write only what differs from it."""
+
+    def __get__(self, masks: "MaskBatch | None", owner: type) -> npt.NDArray[np.int32]:
+        if masks is None:
+            raise AttributeError("bitmask")  # dataclasses: it has no default
+        bitmask = masks._memory()
+        if masks.lease is not None:
+            bitmask = bitmask.view()
+            bitmask.flags.writeable = False
+        return bitmask
+
+    def __set__(self, masks: "MaskBatch", bitmask: npt.NDArray[np.int32]) -> None:
+        vars(masks)["bitmask"] = bitmask
+
+
+class _ArrayMemory:
+    """The memory of an array, for another that numpy takes for writable."""
+
+    def __init__(self, array: npt.NDArray[np.int32]):
+        self._array = array  # lives as long as its memory is used
+        self.__array_interface__ = array.__array_interface__ | {"data": (array.ctypes.data, False)}
+
+
+def _as_writable(array: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """The same memory. torch warns about arrays that are read-only, as those are that
+    come from another process."""
+    return array if array.flags.writeable else np.asarray(_ArrayMemory(array))
+
+
 @dataclass(frozen=True, kw_only=True)
-class MaskRows:
-    """The mask rows of a step's requests, without the masks themselves.
+class MaskBatch:
+    """The masks of one step.
+
+    It crosses processes as numpy, because pickling tensors is 10 to 1,000 times slower.
+    The bitmask lives in one of the manager's buffers: it stays valid until the
+    ``num_mask_buffers``-th next call of ``grammar_bitmask``. From then on every use
+    raises :class:`structout.errors.StaleMasksError`. A pickled copy stays valid.
 
     Attributes:
         request_ids: the requests of the step.
@@ -33,6 +67,9 @@ class MaskRows:
             leading drafts its grammar allows.
         unfinished: the requests whose rows allow nothing because computing them takes
             longer than a step. They must not be sampled in this step.
+        bitmask: int32 ``[R, ceil(V / 32)]``, one row for each constrained position.
+            Read-only while it is in a buffer.
+        lease: of the buffer; None if the memory is the batch's own.
     """
 
     request_ids: tuple[str, ...]
@@ -40,9 +77,11 @@ class MaskRows:
     errors: Mapping[str, str] = field(default_factory=dict)
     num_acceptable_drafts: npt.NDArray[np.int32] = field(default_factory=_no_draft_counts)
     unfinished: tuple[str, ...] = ()
+    bitmask: _LeasedBitmask = _LeasedBitmask()
+    lease: Lease | None = field(default=None, repr=False, compare=False)
 
-    def renamed(self: Rows, request_ids: Sequence[str]) -> Rows:
-        """The same rows under other request ids, for an engine whose own ids differ
+    def renamed(self, request_ids: Sequence[str]) -> "MaskBatch":
+        """The same masks under other request ids, for an engine whose own ids differ
         from the manager's.
 
         Args:
@@ -105,103 +144,6 @@ class MaskRows:
         counts = np.maximum(np.diff(self.row_indptr), 1).tolist()
         return self.rows_for(self.request_ids, counts, expected_rows=num_logits)
 
-    def _map_rows(
-        self,
-        batch_request_ids: Sequence[str],
-        num_logits_per_request: Sequence[int] | None,
-        expected_rows: int | None = None,
-    ) -> npt.NDArray[np.int32]:
-        num_requests = len(batch_request_ids)
-        counts = np.ones(num_requests, dtype=np.intp)
-        if num_logits_per_request is not None:
-            counts = np.array(num_logits_per_request, dtype=np.intp)
-        if len(counts) != num_requests:
-            raise ValueError(
-                f"num_logits_per_request needs one entry for each of the {num_requests} requests, got {len(counts)}"
-            )
-        if self._is_one_to_one(batch_request_ids, counts) and expected_rows in (None, num_requests):
-            return np.arange(num_requests, dtype=np.int32)
-        index_of = {request_id: i for i, request_id in enumerate(self.request_ids)}
-        unknown = len(self.request_ids)  # the index of an empty range, appended below
-        index = np.array([index_of.get(request_id, unknown) for request_id in batch_request_ids], dtype=np.intp)
-        first_mask_row = np.append(self.row_indptr[:-1], 0)[index]
-        num_masks = np.append(np.diff(self.row_indptr), 0)[index]
-        has_too_many = (num_masks > 0) & (counts > num_masks)
-        if has_too_many.any():
-            i = int(has_too_many.argmax())
-            raise ValueError(
-                f"request {batch_request_ids[i]!r} has {counts[i]} logits rows but only {num_masks[i]} mask rows; "
-                "pass its drafts to grammar_bitmask too"
-            )
-        if expected_rows is not None and counts.sum() != expected_rows:
-            raise ValueError(
-                f"the {num_requests} requests have {counts.sum()} logits rows, expected {expected_rows}; pass "
-                "num_logits_per_request in the order of the batch"
-            )
-        first_logits_row = np.cumsum(counts) - counts
-        rows = np.arange(counts.sum()) + np.repeat(first_mask_row - first_logits_row, counts)
-        rows[np.repeat(num_masks == 0, counts)] = -1
-        return rows.astype(np.int32)
-
-    def _is_one_to_one(self, batch_request_ids: Sequence[str], counts: npt.NDArray[np.intp]) -> bool:
-        """Whether the batch has the same requests in the same order, each with one row:
-        the common case of a worker that fills its own masks."""
-        return (
-            self.request_ids == tuple(batch_request_ids)
-            and bool((counts == 1).all())
-            and bool((np.diff(self.row_indptr) == 1).all())
-        )
-
-
-class _LeasedBitmask:
-    """An attribute that can be read as long as no later step uses its buffer. It cannot
-    be written to, because later steps write only what differs from it."""
-
-    def __get__(self, masks: "MaskBatch | None", owner: type) -> npt.NDArray[np.int32]:
-        if masks is None:
-            raise AttributeError("bitmask")  # dataclasses: it has no default
-        bitmask = masks._memory()
-        if masks.lease is not None:
-            bitmask = bitmask.view()
-            bitmask.flags.writeable = False
-        return bitmask
-
-    def __set__(self, masks: "MaskBatch", bitmask: npt.NDArray[np.int32]) -> None:
-        vars(masks)["bitmask"] = bitmask
-
-
-class _ArrayMemory:
-    """The memory of an array, for another that numpy takes for writable."""
-
-    def __init__(self, array: npt.NDArray[np.int32]):
-        self._array = array  # lives as long as its memory is used
-        self.__array_interface__ = array.__array_interface__ | {"data": (array.ctypes.data, False)}
-
-
-def _as_writable(array: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """The same memory. torch warns about arrays that are read-only, as those are that
-    come from another process."""
-    return array if array.flags.writeable else np.asarray(_ArrayMemory(array))
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskBatch(MaskRows):
-    """The masks of one step.
-
-    It crosses processes as numpy, because pickling tensors is 10 to 1,000 times slower.
-    The bitmask lives in one of the manager's buffers: it stays valid until the
-    ``num_mask_buffers``-th next call of ``grammar_bitmask``. From then on every use
-    raises :class:`structout.errors.StaleMasksError`. A pickled copy stays valid.
-
-    Attributes:
-        bitmask: int32 ``[R, ceil(V / 32)]``, one row for each constrained position.
-            Read-only while it is in a buffer.
-        lease: of the buffer; None if the memory is the batch's own.
-    """
-
-    bitmask: _LeasedBitmask = _LeasedBitmask()
-    lease: Lease | None = field(default=None, repr=False, compare=False)
-
     def to(self, device: torch.device | str) -> torch.Tensor:
         """Copy the bitmask to ``device``, asynchronously where the buffer is pinned.
 
@@ -250,10 +192,49 @@ class MaskBatch(MaskRows):
         expected_rows: int | None = None,
     ) -> npt.NDArray[np.int32]:
         self._memory()  # raises if it has expired
-        return super()._map_rows(batch_request_ids, num_logits_per_request, expected_rows)
+        num_requests = len(batch_request_ids)
+        counts = np.ones(num_requests, dtype=np.intp)
+        if num_logits_per_request is not None:
+            counts = np.array(num_logits_per_request, dtype=np.intp)
+        if len(counts) != num_requests:
+            raise ValueError(
+                f"num_logits_per_request needs one entry for each of the {num_requests} requests, got {len(counts)}"
+            )
+        if self._is_one_to_one(batch_request_ids, counts) and expected_rows in (None, num_requests):
+            return np.arange(num_requests, dtype=np.int32)
+        index_of = {request_id: i for i, request_id in enumerate(self.request_ids)}
+        unknown = len(self.request_ids)  # the index of an empty range, appended below
+        index = np.array([index_of.get(request_id, unknown) for request_id in batch_request_ids], dtype=np.intp)
+        first_mask_row = np.append(self.row_indptr[:-1], 0)[index]
+        num_masks = np.append(np.diff(self.row_indptr), 0)[index]
+        has_too_many = (num_masks > 0) & (counts > num_masks)
+        if has_too_many.any():
+            i = int(has_too_many.argmax())
+            raise ValueError(
+                f"request {batch_request_ids[i]!r} has {counts[i]} logits rows but only {num_masks[i]} mask rows; "
+                "pass its drafts to grammar_bitmask too"
+            )
+        if expected_rows is not None and counts.sum() != expected_rows:
+            raise ValueError(
+                f"the {num_requests} requests have {counts.sum()} logits rows, expected {expected_rows}; pass "
+                "num_logits_per_request in the order of the batch"
+            )
+        first_logits_row = np.cumsum(counts) - counts
+        rows = np.arange(counts.sum()) + np.repeat(first_mask_row - first_logits_row, counts)
+        rows[np.repeat(num_masks == 0, counts)] = -1
+        return rows.astype(np.int32)
+
+    def _is_one_to_one(self, batch_request_ids: Sequence[str], counts: npt.NDArray[np.intp]) -> bool:
+        """Whether the batch has the same requests in the same order, each with one row:
+        the common case of a worker that fills its own masks."""
+        return (
+            self.request_ids == tuple(batch_request_ids)
+            and bool((counts == 1).all())
+            and bool((np.diff(self.row_indptr) == 1).all())
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"bitmask": self._memory(), "lease": None}
 
-    def __copy__(self: Rows) -> Rows:
+    def __copy__(self) -> "MaskBatch":
         return replace(self)
