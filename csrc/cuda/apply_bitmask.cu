@@ -100,7 +100,7 @@ struct LaneWords {
   }
 
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % kLanes; }
-  // Where the logits of a word begin, in those of the tile.
+  // The first logit of a word, among those of the tile.
   __device__ static int token(int i) { return (i * kLanes + lane()) * static_cast<int>(kBitsPerWord); }
 };
 

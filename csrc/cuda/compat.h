@@ -1,5 +1,5 @@
-// What kernel sources need to compile both with nvcc and, over testing/host_simt.h,
-// with a C++ compiler.
+// Definitions with which kernel sources compile both with nvcc and, over
+// testing/host_simt.h, with a C++ compiler.
 #pragma once
 
 #ifdef __CUDACC__

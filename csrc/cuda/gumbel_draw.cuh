@@ -1,6 +1,6 @@
 // Gumbel-max sampling: the token with the highest score z + g(U) is drawn, the lowest
 // id on ties. Most tokens are ruled out without a logarithm, and many without random
-// bits (see DrawBound). That only saves work: the token drawn is the same without it.
+// bits (see DrawBound). This only saves work: the token drawn is the same without it.
 #pragma once
 
 #include <cfloat>
@@ -46,7 +46,7 @@ class GumbelDraw {
   // The winner's score is at least this.
   __device__ void raise_bound(uint32_t reached_key) { bound_.raise_to(float_of_order_key(reached_key)); }
 
-  // Whether one of the tokens from `first` on could win, of which z is the highest. They
+  // True if one of the tokens from `first` on could win, of which z is the highest. They
   // are 4 or 8, and `first` is a multiple of their number, so they share a Philox call.
   template <int kTokens>
   __device__ bool may_win(float z, int32_t first) const {

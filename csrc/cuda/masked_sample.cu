@@ -195,8 +195,8 @@ void allow_store(int64_t bytes) {
   allow_store<kFormat, true>(bytes);
 }
 
-// How many clusters of `num_blocks` blocks run at a time if each block takes a
-// multiprocessor's shared memory. It is the same for every kernel.
+// The number of clusters of `num_blocks` blocks that run at a time if each block takes
+// a multiprocessor's shared memory. It is the same for every kernel.
 int max_active_clusters([[maybe_unused]] const DeviceFacts& device, [[maybe_unused]] int num_blocks) {
 #ifdef __CUDACC__
   const LaunchConfig config(1, static_cast<unsigned>(num_blocks), kMaxThreads,

@@ -7,7 +7,7 @@
 // these blocks. A rank does not ask whether its peers are ready. It need not, because
 // of this rule:
 //
-//   What is written to a buffer in epoch e, and read on the owner's stream before its
+//   Data written to a buffer in epoch e, and read on the owner's stream before its
 //   epoch e + 1, may be overwritten by any rank in epoch e + 2 and later.
 //
 // Proof: a rank begins epoch e + 2 after its epoch e + 1 has ended. In that epoch one

@@ -1,7 +1,7 @@
 // Launches of kernels that read whole rows of logits: one team of threads per row. A team
 // is a block of up to 512 threads. If that leaves multiprocessors idle, it is a cluster of
 // up to 8 blocks (compute capability 9.0 and later), as many as keep all clusters running
-// at a time. Where later passes read a row again, each block keeps its share of the row in
+// at a time. Each block of a kernel with several passes keeps its share of the row in
 // dynamic shared memory if it fits, so that global memory is read once.
 #pragma once
 
@@ -98,7 +98,7 @@ __device__ __forceinline__ uint4* row_store() { return dynamic_shared; }
 inline uint4* row_store() { return static_cast<uint4*>(simt::dynamic_shared()); }
 #endif
 
-// Where a block of a cluster finds its row and its memory. The harness runs a cluster as
+// The row and the memory of a block of a cluster. The harness runs a cluster as
 // one block, see row_team.cuh: a kernel's scratch memory is then that of all blocks.
 struct ClusterPlace {
   int64_t row;

@@ -241,7 +241,7 @@ class RowReader {
     for_each_from(0, visit);
   }
 
-  // The same, but may leave out tokens whose order key is below `lowest_key`. No logit
+  // Like the one above, but may leave out tokens whose order key is below `lowest_key`. No logit
   // may be NaN.
   template <class Visit>
   __device__ __forceinline__ void for_each_from(uint32_t lowest_key, Visit visit) const {
@@ -287,7 +287,7 @@ class RowReader {
     store_[(first - begin_) / V::kTokens] = make_uint4(words[0], words[1], words[2], words[3]);
   }
 
-  // Whether all tokens of the group that begins at `first` exist.
+  // True if all tokens of the group that begins at `first` exist.
   __device__ bool is_whole_group(int32_t first) const {
     return static_cast<uint32_t>(first - vocab_begin_) < num_whole_;
   }
@@ -305,7 +305,7 @@ class RowReader {
     return token / 8 < num_mask_bytes_ ? static_cast<uint32_t>(__ldg(mask_bytes_ + token / 8)) >> token % 8 : 0;
   }
 
-  // The same for a group, in a byte for each vector.
+  // The allowed tokens of a group, in a byte for each vector.
   __device__ uint32_t allowed_of_group(int32_t first) const {
     uint32_t allowed = 0;
     if (is_whole_group(first)) {

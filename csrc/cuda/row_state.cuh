@@ -20,7 +20,7 @@ struct RowScratch {
   unsigned best_score_key;  // order key of a score that the winner reaches
 };
 
-// What the filters keep: tokens that reach both thresholds.
+// The tokens that the filters keep: they reach both thresholds.
 struct Kept {
   Scale scale;
   float lowest_t;                            // from min_p

@@ -44,7 +44,7 @@ __device__ __forceinline__ uint32_t max_of_warp(uint32_t value) {
 #endif
 }
 
-// What teams reduce by. 0 is neutral.
+// A reduction of teams. 0 is neutral.
 struct Max {
   __device__ uint64_t of_warp(uint64_t value) const {
     const auto high = static_cast<uint32_t>(value >> 32), highest = max_of_warp(high);

@@ -113,8 +113,8 @@ __device__ __forceinline__ void select_digit(Team& team, SelectScratch& scratch,
     uint64_t sum = 0;
 #pragma unroll  // overlaps the reads from other blocks
     for (int rank = 0; rank < Team::kMaxBlocks; ++rank) {
-      // The compiler maps the address above the condition. Of mapa's operand b the PTX ISA
-      // (9.0) says only that it represents "the rank of the target CTA", so no other value
+      // The compiler maps the address above the condition. The PTX ISA (9.0) says of mapa's
+      // operand b only that it represents "the rank of the target CTA", so no other value
       // may get there. The number of blocks is a power of two.
       const int valid_rank = rank & (team.num_blocks() - 1);
       if (rank < team.num_blocks()) sum += sum_of(*team.in_block(&histogram, valid_rank));

@@ -2,9 +2,9 @@
 //
 // A team of threads lists the allowed tokens of its row in shared memory. If they are many
 // it streams the row, 16 bytes per load. The n-th highest of the threads' own highest
-// logits is a lower bound of the n-th highest logit, since n tokens reach it. What reaches
-// the bound is listed, usually little more than n tokens, and each of these finds its
-// place by counting those before it. If too many reach the bound, which takes ties, a
+// logits is a lower bound of the n-th highest logit, since n tokens reach it. Tokens
+// that reach the bound are listed, usually little more than n, and each of these finds
+// its place by counting those before it. If too many reach the bound, which takes ties, a
 // radix selection finds a better one. The totals take another pass over the row.
 //
 // Bytes moved: V/8 of mask, and the allowed logits once where the team keeps them in

@@ -7,7 +7,7 @@
 // thread-local storage serves as the block's __shared__ memory. Several OS threads may
 // launch kernels at the same time, as the ranks of a collective do.
 //
-// What the sanitizers see:
+// The sanitizers' view:
 // - ThreadSanitizer treats every CUDA thread as a thread. Only what orders memory in
 //   CUDA orders their accesses, not the turns of this run nor the order of its blocks.
 //   So it reports a data race even where the run's order hid it. __syncthreads and
@@ -175,7 +175,7 @@ void launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes, Kernel kernel, A
   launch_blocks(grid, block, {dynamic_shared_bytes, run_thread, &thread});
 }
 
-// The same with a cluster of blocks for each block of the grid. Fibers run a cluster as
+// Runs a grid with a cluster of blocks for each block of the grid. Fibers run a cluster as
 // one block of up to 1,024 threads, in which y is the rank.
 template <class Kernel, class... Args>
 void launch_clusters(unsigned num_clusters, unsigned cluster_blocks, unsigned threads, size_t dynamic_shared_bytes,

@@ -1,4 +1,4 @@
-// How a program asks the machine to run a kernel: plain C, so that Python and the test
+// The interface by which a program has the machine run a kernel: plain C, so that Python and the test
 // programs, which load the machine as a library, can both.
 #pragma once
 

@@ -6,8 +6,8 @@
 // it, an access to an address or a warp-wide call with a mask made from it, its use by
 // an atomic, its store to global memory. (MemorySanitizer does the same.)
 //
-// One bit for each lane of a register: an undefined byte makes a word undefined. Of the
-// logic operations, `and` and `or` of predicates look at the other operand.
+// One bit for each lane of a register: an undefined byte makes a word undefined.
+// `and` and `or` of predicates, alone among the logic operations, look at the other operand.
 #pragma once
 
 #include "testing/ptx_vm/machine.h"
@@ -21,7 +21,7 @@ void mark_undefined(Warp& warp);
 // Checks and propagates, before an instruction that is not an access to memory.
 void propagate(Warp& warp, const Instruction& instruction, Mask lanes);
 
-// The same for an access, with the lanes' addresses.
+// propagate() for an access, with the lanes' addresses.
 void propagate_access(Warp& warp, const Instruction& instruction, Mask lanes, const uint64_t* addresses);
 
 // Fails if the guard of an instruction is undefined in one of the lanes.

@@ -26,7 +26,7 @@ constexpr int kLanes = 32;
 using Mask = uint32_t;  // one bit per lane
 constexpr Mask kAllLanes = ~0u;
 
-// What a program may not do, or what this machine does not know.
+// A program does what it may not do, or something that this machine does not know.
 struct Fault : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -59,7 +59,7 @@ struct Operand {
 enum class Space : uint8_t { kGeneric, kGlobal, kShared, kParam };
 enum class Scope : uint8_t { kBlock, kDevice, kSystem };
 
-// How an instruction accesses memory.
+// An access of an instruction to memory.
 struct Access {
   Space space = Space::kGeneric;
   uint8_t bytes = 0, count = 1;  // of an element, and how many
@@ -83,13 +83,13 @@ enum class Flow : uint8_t {
   kSleep,
 };
 
-// How an instruction passes on that a value is undefined (see definedness.cpp).
+// The way in which an instruction passes on that a value is undefined (see definedness.cpp).
 enum class Propagation : uint8_t { kMerge, kNone, kSelect, kAnd, kOr, kLoad, kStore, kAtomic, kShuffle, kVote };
 
 struct Warp;
 struct Instruction;
 
-// What an opcode with all its modifiers does.
+// An opcode with all its modifiers, and its effect.
 struct Form {
   void (*execute)(Warp&, const Instruction&, Mask) = nullptr;
   Flow flow = Flow::kNext;

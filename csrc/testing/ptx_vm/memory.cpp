@@ -19,7 +19,7 @@ namespace {
 
 constexpr uint64_t kLowestAddress = 65536;
 
-// Whether AddressSanitizer forbids an aligned access. A byte of its shadow tells how
+// True if AddressSanitizer forbids an aligned access. A byte of its shadow tells how
 // many of eight bytes are valid, 0 for all and negative for none.
 __attribute__((no_sanitize("address"))) bool is_poisoned(uint64_t address, uint32_t bytes) {
   static const size_t shadow = [] {
@@ -115,7 +115,7 @@ void count_access(const Warp& warp, const Access& access, Mask lanes, const Addr
   }
 }
 
-// What is done for every access before it moves data.
+// Prepares an access, before it moves data.
 // `racing` are the lanes that may race with others.
 void observe(Warp& warp, const Instruction& instruction, Mask lanes, const Addresses& addresses,
              Mask racing = kAllLanes) {
@@ -245,7 +245,7 @@ Execute for_type(const std::string& type, Use use) {
   return nullptr;
 }
 
-// What a modifier tells about an access, and the opcodes that may have it. Compilers
+// A modifier, its meaning for an access, and the opcodes that may have it. Compilers
 // write modifiers in more than one order.
 struct Modifier {
   std::string_view name, opcodes;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kDynamicAlignment = 16;
 
-// What ends at a semicolon; a label with its colon; a kernel's head; a brace of a scope.
+// An instruction up to its semicolon; a label with its colon; a kernel's head; a brace of a scope.
 struct Statement {
   std::vector<std::string_view> tokens;
   std::string_view text;
@@ -28,7 +28,7 @@ bool is_one_of(std::string_view token, std::initializer_list<std::string_view> a
   return std::find(all.begin(), all.end(), token) != all.end();
 }
 
-// Where the token that begins at `at` ends: a word, a string or one character.
+// The end of the token that begins at `at`: a word, a string or one character.
 size_t end_of_token(std::string_view text, size_t at) {
   const auto is_word = [&](size_t i) {
     return i < text.size() && (std::isalnum(text[i]) || is_one_of(text.substr(i, 1), {"_", ".", "%", "$"}));

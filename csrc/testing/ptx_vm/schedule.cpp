@@ -1,4 +1,4 @@
-// Which lanes run next. The lanes of a warp that are at one instruction run it together.
+// The choice of the lanes that run next. The lanes of a warp that are at one instruction run it together.
 // In a fixed order those furthest behind in the text go first, which brings diverged
 // lanes together again as early as compilers intend; with a seed, any lanes may, for a
 // random number of instructions, and warps take random turns. (PTX ISA 9.0, 3.1: lanes
