@@ -1,5 +1,5 @@
-"""Write the committed results into the tables of README.md, docs/performance.md,
-docs/values.md and docs/volumes.md, and into the plots.
+"""Write the committed results into the tables of README.md and of the pages
+performance, measurements, values and volumes of docs, and into the plots.
 
     python bench/report.py           rewrite the tables and plots
     python bench/report.py --check   fail if the documents differ from the results
@@ -19,7 +19,10 @@ import harness
 from tables import TABLES
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("performance", "values", "volumes")))
+DOCUMENTS = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("performance", "measurements", "values", "volumes")),
+)
 
 
 def main() -> int:
