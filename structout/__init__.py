@@ -173,9 +173,9 @@ _LAZY_SUBMODULES = ("distributed", "integrations", "jump_forward", "metrics")
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used.
 
-    Workers need no grammar engine, so the manager is not imported with the package.
-    Where the ops are broken the package can be imported, so that the doctor can name
-    the cause; the names that need the ops raise ImportError.
+    Workers need no grammar engine, so the manager is not imported with the package. The
+    package can be imported even if its ops are broken, so that the doctor can name the
+    cause; the names that need the ops raise ImportError.
     """
     if name in (*_LAZY_SUBMODULES, *__all__) and importlib.util.find_spec("torch") is None:
         raise ImportError(f"structout.{name} needs torch, which is not installed: pip install 'torch>=2.10'")

@@ -83,8 +83,8 @@ def demo_model() -> str | None:
 
 
 def cache_dir() -> Path:
-    """STRUCTOUT_CACHE_DIR: where the demo model and the random model are kept.
-    Default: structout in $XDG_CACHE_HOME or ~/.cache."""
+    """STRUCTOUT_CACHE_DIR: the folder of the demo model and the random model. Default:
+    structout in $XDG_CACHE_HOME or ~/.cache."""
     requested = os.environ.get("STRUCTOUT_CACHE_DIR")
     if requested:
         return Path(requested)

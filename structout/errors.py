@@ -33,7 +33,8 @@ class GrammarErrorKind(enum.Enum):
         CRASH: the compilation crashed or ran out of memory.
         OVERLOADED: too many constraints wait, or too many compilations are overdue.
         CLOSED: the manager is closed.
-        REPLAY: ``output_token_ids`` do not satisfy the constraint.
+        REPLAY: ``output_token_ids``, or the tokens of ``manager.step``, do not satisfy
+            the constraint.
     """
 
     MALFORMED = "malformed"
@@ -48,7 +49,8 @@ class GrammarErrorKind(enum.Enum):
 
     @property
     def client_fault(self) -> bool:
-        """Whether the request is at fault, rather than the state of the server."""
+        """True if the request is at fault: MALFORMED, UNSUPPORTED, IMPOSSIBLE or
+        LIMIT."""
         return self in _CLIENT_FAULTS
 
 
@@ -93,8 +95,9 @@ class GrammarError(StructOutError, ValueError):
 
     @property
     def client_fault(self) -> bool:
-        """Whether the request is at fault (HTTP 400), rather than the state of the
-        server (HTTP 503): timeouts, crashes, full queues, a closed manager."""
+        """True if the request is at fault (HTTP 400). False for failures of the server
+        (HTTP 503): timeouts, crashes, full queues, a closed manager, a failed
+        replay."""
         return self.kind.client_fault
 
     def at(self, pointer: str, keyword: str | None) -> "GrammarError":
@@ -188,7 +191,8 @@ class CompileCrashError(GrammarError):
 
 
 class DuplicateRequestError(StructOutError):
-    """The manager already has a request of this id. That request is unchanged."""
+    """The manager already has a request of this id. The existing request is
+    unchanged."""
 
 
 class UnknownRequestError(StructOutError):

@@ -2,9 +2,9 @@
 
     logits[n, v] = -inf where bit v of bitmask[rows[n]] is 0
 
-The logits of a byte of mask, eight tokens, are written together. Where some of them are
-allowed, they are read before: what a store to a part of a sector lacks would be read
-anyway, later and out of order. Only at the end of a row are tokens stored alone.
+The logits of a byte of mask, eight tokens, are written together. If some of them are
+allowed, all are loaded first: a store to a part of a sector would read the rest anyway,
+later and out of order. Only at the end of a row are tokens stored alone.
 
 Bytes moved per row: V/8 of mask, each disallowed logit once, and the logits beside it
 once more in each direction.

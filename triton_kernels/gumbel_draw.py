@@ -1,7 +1,7 @@
 """Gumbel-max sampling: draws the kept token with the highest score z + gumbel(bits).
 
-Tokens that cannot win are ruled out without a logarithm. That only saves work: the
-token drawn is the same without it. csrc/common/draw_bound.h has the same rule.
+Tokens that cannot win are ruled out without a logarithm. This only saves work: the
+drawn token does not depend on it. csrc/common/draw_bound.h has the same rule.
 
 The noise is bounded by g <= -ln(u / 2^32) with u = bits + 1/2. So a token can reach the
 best score so far only if
@@ -43,13 +43,13 @@ def log_limit_of(z, best):
 
 @triton.jit
 def loses_with_any_bits(log_limit):
-    """Whether the token loses whatever its random bits are."""
+    """True if no random bits let the token win."""
     return log_limit < MIN_LOG_LIMIT
 
 
 @triton.jit
 def loses_with(log_limit, random):
-    """Whether the token loses with these random bits, and so with any larger ones."""
+    """True if the token loses with these random bits, and so with any larger ones."""
     return random.to(tl.float32).to(tl.int32, bitcast=True).to(tl.float32) * 2.0**-23 > log_limit
 
 

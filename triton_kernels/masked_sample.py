@@ -1,14 +1,14 @@
 """masked_sample in Triton: docs/sampling_contract.md, in one launch.
 
 A program reads TILE tokens at a time. It first lists the tokens that the mask allows.
-If they fit in one tile, everything else runs over the list, and only the listed logits
-are read. Otherwise the row is streamed, in up to three steps:
+If they fit in one tile, everything else runs over the list, and reads only the listed
+logits. Otherwise the row is streamed, in up to three steps:
 
     survey     the highest logit, NaN, and the highest logit of every lane
     filters    min_p is a threshold on t. The lanes' highest logits give lower bounds
                for the thresholds of top_k and top_p. The tokens that pass these bounds
                usually fit in the list, and the selections run over it. Otherwise they
-               run over the row until what is left fits.
+               run over the row until the remaining tokens fit.
     draw       Philox and two logarithms, for tiles in which a token could still win
 
 Bytes moved: V/8 of mask, and either 32 bytes (a sector) per allowed token or the row

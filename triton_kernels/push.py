@@ -53,7 +53,7 @@ def _signals(buffer, epoch, source, world_size):
 def _copy(source, size, to, begin, end, TILE: tl.constexpr):
     """Copy elements [begin, end). Elements from `size` on are 0.
 
-    What comes after `end` is not read: another program may still wait for it.
+    It reads nothing after `end`: another program may still wait for that part.
     """
     for at in range(begin, end, TILE):
         i = at + tl.arange(0, TILE)

@@ -78,8 +78,8 @@ def select(
     base = (highest_key >> shift >> 2) << shift << 2  # the prefix that all kept keys share
     count = tl.full((), 0x7FFFFFFF, tl.int32)  # tokens at or above base: not known yet
     count_above = tl.full((), 0, tl.int32)  # tokens at or above a key that is too high
-    # If one token is left between the two, it is the threshold. If exactly `target`
-    # tokens are at or above base, the set is final. That does not hold for masses,
+    # If only one token lies between the two, it is the threshold. If exactly `target`
+    # tokens are at or above base, the set is final. An equal mass does not show that,
     # because tokens below the threshold may have mass 0.
     while (shift >= IDLE_KEY_BITS) & (count - count_above > 1):
         step = tl.full((), 1, tl.uint32) << shift

@@ -52,8 +52,8 @@ def mask_of(
 def begin_of(row, list_size, TILE: tl.constexpr):
     """The first index of the first tile.
 
-    It is a multiple of TILE, because masks are read in bytes and random bits in groups
-    of eight.
+    It is a multiple of TILE, because a byte of a mask and a group of random bits cover
+    eight tokens.
     """
     begin = 0
     if row[1] is not None:
@@ -133,7 +133,7 @@ def t_of(scale, x):
 
 @triton.jit
 def keeps(scale, x, lowest_t, lowest_key):
-    """Whether x reaches both thresholds; false for NaN."""
+    """True if x reaches both thresholds; false for NaN."""
     return (x == x) & (order_key(x) >= lowest_key) & (t_of(scale, x) >= lowest_t)
 
 

@@ -49,8 +49,8 @@ def merge_shard_results_kernel(
         is_higher = (shard_highest > highest) | (shard_highest != shard_highest)  # NaN wins
         highest = tl.where(is_higher, shard_highest, highest)
 
-    # Each shard scales by its own highest logit. That matters only where the scaled
-    # logit overflows:
+    # Each shard scales by its own highest logit. This matters only if the scaled logit
+    # overflows:
     # - If the row's highest overflows, so does that of every shard that holds it. Their
     #   scores are noise alone, as the contract asks; other shards cannot win.
     # - If the row's highest does not overflow, a shard whose own does (towards -inf)

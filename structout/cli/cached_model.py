@@ -1,7 +1,7 @@
 """A cache of transformers models on disk, which processes share.
 
-A model is built once, in a temporary directory that is renamed when it is complete. A
-checksum of its weights is read at each load: damaged files are built again.
+A model is built once, in a temporary directory that is renamed when it is complete.
+Each load verifies a checksum of its weights, and builds a damaged model again.
 """
 
 import contextlib

@@ -79,7 +79,8 @@ def _read_text(given: str) -> str:
 
 
 def _load(arguments: argparse.Namespace) -> tuple[Any, Any, str]:
-    """The model, if one is asked for, its tokenizer, and the tokens' name."""
+    """The model, or None if the arguments name none; its tokenizer; and a name for the
+    tokens."""
     if arguments.model is None:
         return None, *load_tokenizer(arguments.tokenizer)
     model, tokenizer, name = load_model(arguments.model, torch.device("cpu"))

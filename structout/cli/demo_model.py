@@ -1,7 +1,7 @@
-"""The demo model: what the command and the documents run where no model is named.
+"""The demo model, which the command and the documents run unless a model is named.
 
-It is SmolLM2-135M-Instruct (Apache-2.0), a real model that fits a laptop. Where it
-cannot be had, a random model takes its place, and a line says so.
+It is SmolLM2-135M-Instruct (Apache-2.0), a real model that fits a laptop. If it cannot
+be loaded, a random model takes its place, and a line says so.
 """
 
 import sys

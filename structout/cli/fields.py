@@ -1,4 +1,4 @@
-"""How commands lay out what they print."""
+"""Lays out the labelled fields that commands print, in two columns."""
 
 import json
 import shutil

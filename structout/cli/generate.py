@@ -77,7 +77,7 @@ def _decode(
     arguments: argparse.Namespace,
     progress: Progress,
 ) -> Generation:
-    # What float32 cannot represent is greedy too.
+    # A temperature below float32's smallest normal number is greedy, as 0 is.
     is_sampled = arguments.temperature >= torch.finfo(torch.float32).tiny
     options: dict[str, Any] = {"temperature": float(arguments.temperature), **_NO_FILTERS} if is_sampled else {}
     if arguments.max_tokens is not None:
@@ -145,7 +145,7 @@ def _wait(manager: StructuredOutputManager) -> None:
 
 
 def _incomplete(usage: Usage, limit: int | None) -> str:
-    """What is wrong with a text that ran out of tokens."""
+    """The message for a text that ran out of tokens before it was complete."""
     is_used_up = limit == usage.total_tokens
     why = f", when the model's {limit:,} positions were used up" if is_used_up else "; raise --max-tokens"
     return f"not complete after {usage.completion_tokens:,} tokens{why}"

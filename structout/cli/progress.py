@@ -94,7 +94,7 @@ class LiveText:
     """The texts so far on a terminal, redrawn in place, with their number of tokens
     below.
 
-    Where standard error is no terminal, nothing is drawn.
+    Nothing is drawn unless standard error is a terminal.
 
     Args:
         vocabulary: of the tokens.
@@ -145,7 +145,8 @@ class LiveText:
 
 
 def _width(text: str, columns: int) -> int:
-    """How many characters of a text fit: those beyond ASCII may take two columns."""
+    """The number of characters that surely fit: one beyond ASCII may take two
+    columns."""
     return columns if text.isascii() else columns // 2
 
 

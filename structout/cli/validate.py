@@ -117,7 +117,7 @@ def replay_check(params: StructuredOutputsParams, manager: StructuredOutputManag
 
 
 def read_form(arguments: argparse.Namespace) -> StructuredOutputsConfig:
-    """How JSON is written, and what becomes of formats."""
+    """The settings of whitespace, key order and formats that the arguments choose."""
     return StructuredOutputsConfig(
         any_whitespace=not arguments.compact, key_order=arguments.key_order, formats=arguments.formats
     )
@@ -205,7 +205,8 @@ def _json_check(params: StructuredOutputsParams) -> Check:
 
 
 def _registry(validator: Any, schemas: Mapping[str, str]) -> Any:
-    """Where jsonschema looks for other schemas: nowhere but here."""
+    """The documents in which jsonschema resolves references: its own metaschemas and
+    the given schemas. Nothing is downloaded."""
     from jsonschema_specifications import REGISTRY
     from referencing.jsonschema import specification_with
 

@@ -1,2 +1,2 @@
-"""What a request asks for: its constraint, the schemas, types and tools in it, and the
-limits on it. Nothing here knows an engine."""
+"""The constraint of a request, the schemas, types and tools in it, and the limits on
+it. Nothing here depends on an engine."""

@@ -32,12 +32,12 @@ class StructuredOutputsConfig:
         queue_size: number of constraints that may wait to be compiled. One more is
             refused.
         tenant_queue_size: the same limit for each tenant.
-        cache_bytes: memory for compiled grammars that are kept, keys included.
-        cache_dir: directory in which compiled constraints are kept between runs of the
-            server. None keeps none. Whoever can write to it decides what requests may
-            generate.
-        cache_dir_bytes: bound on the size of these files. Those that were not used for
-            the longest time are removed first.
+        cache_bytes: memory for the cache of compiled grammars, keys included.
+        cache_dir: directory that caches compiled constraints between runs of the
+            server. None: no such cache. Whoever can write to it decides what requests
+            may generate.
+        cache_dir_bytes: bound on the size of these files. The least recently used ones
+            are removed first.
         failures_kept: number of invalid constraints that are remembered, so that they
             fail at once.
         failure_ttl: seconds for which a failure is remembered.

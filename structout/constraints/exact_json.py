@@ -105,7 +105,8 @@ def dumps(value: Any, **options: Any) -> str:
 
 
 def has_exact_numbers(value: Any) -> bool:
-    """Whether a JSON value has an :class:`ExactNumber` in it."""
+    """True if a JSON value contains an :class:`ExactNumber`. A value without one costs
+    a single ``marshal.dumps``."""
     try:
         marshal.dumps(value)  # it takes no subclasses, and is as fast as a walk can be
     except ValueError:
@@ -121,7 +122,7 @@ def has_exact_numbers(value: Any) -> bool:
 
 
 def is_integer(value: float) -> bool:
-    """Whether a number has no fraction."""
+    """True if a number has no fraction, such as 3 and 3.0."""
     return not isinstance(value, float) or value.is_integer()
 
 

@@ -1,4 +1,4 @@
-"""What can be told of a grammar without parsing it."""
+"""Properties of a grammar that regular expressions can find, without a parser."""
 
 import re
 
@@ -12,7 +12,8 @@ _LARK_PART = re.compile(rf"{_STRING}|//[^\n]*|#[^\n]*|/(?P<kept>(?:[^/\\\n]|\\.)
 
 
 def is_gbnf(grammar: str) -> bool:
-    """Whether a grammar uses ``::=``, which Lark has only inside strings."""
+    """True if a grammar is GBNF: it uses ``::=``, which Lark has only inside
+    strings."""
     return "::=" in _TEXT.sub("", grammar)
 
 

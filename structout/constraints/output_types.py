@@ -11,7 +11,7 @@ from structout.errors import GrammarError
 
 
 def is_output_type(given: object) -> bool:
-    """Whether ``given`` is a class, or a type such as ``list[int]``, ``Literal["a"]``
+    """True if ``given`` is a class, or a type such as ``list[int]``, ``Literal["a"]``
     or ``int | None``."""
     return isinstance(given, type) or typing.get_origin(given) is not None
 

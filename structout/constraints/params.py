@@ -83,7 +83,7 @@ class Constraint:
 
     @cached_property
     def nodes(self) -> Nodes:
-        """What :func:`.schema_walks.subschemas` yields for ``value``."""
+        """The schemas in ``value``, as :func:`.schema_walks.subschemas` yields them."""
         return list(subschemas(self.value))
 
     @cached_property
@@ -136,8 +136,8 @@ class StructuredOutputsParams:
             much of it as one backend can. ``StructuredOutputManager.weakened`` lists
             what is not enforced. By default such a constraint is refused.
         schemas: other schemas by their absolute URIs, which a ``$ref`` of the JSON
-            Schema or of one of them may name. The schemas of the drafts themselves are
-            known.
+            Schema or of one of them may name. The schemas of the drafts themselves need
+            not be listed.
         key_order: the order of the keys of JSON objects, "declared" or "any", see
             :class:`structout.StructuredOutputsConfig`. Applies to json, to ``%json`` in
             grammars, tags and tools. Default: that of the manager's config.
@@ -253,7 +253,7 @@ class StructuredOutputsParams:
         return self._read_format().calls_in(text, read_tools(self.tools))
 
     def _structural_tag(self) -> dict[str, Any]:
-        """What the tools stand for."""
+        """The structural tag that the tools are compiled as."""
         tools = read_tools(self.tools)
         return self._read_format().structural_tag(tools, self.tool_choice, is_parallel=self.parallel_tool_calls)
 

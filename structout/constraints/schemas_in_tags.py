@@ -32,7 +32,7 @@ class TagSchema:
 
 
 def tag_schemas(tag: Any) -> list[TagSchema]:
-    """Find the schemas of a structural tag. Text that does not parse is left out: the
+    """Find the schemas of a structural tag. It skips text that does not parse: the
     engine will refuse it."""
     found = []
     for pointer, part in tag_parts(tag):

@@ -2,8 +2,8 @@
 
 There are two implementations: push kernels, where every rank can write to every other's
 memory (torch symmetric memory), else the group's own collectives (NCCL). All ranks
-choose the same one, and allocate its memory, at the first call. That call cannot be
-captured in a CUDA graph; later ones can.
+choose the same one, and allocate its memory, at the first call. A CUDA graph can
+capture later calls, but not the first one.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """all_gather_bitmask and sharded_masked_sample among several ranks.
 
-Each rank holds columns ``vocab_begin ... vocab_begin + width`` of the logits. What
-ranks exchange depends only on what the host knows, never on values in the batch, so a
-step on CUDA tensors can be captured in a graph:
+Each rank holds columns ``vocab_begin ... vocab_begin + width`` of the logits. The
+exchanges between ranks depend only on what the host knows, never on values in the
+batch, so a step on CUDA tensors can be captured in a graph:
 
     no filters    each row's highest logit, and its drawn token's score and id: 12 bytes
     + logprobs    also the drawn token's logit, then the shard's mass: 24 bytes in all

@@ -11,7 +11,7 @@ def owned_rows(num_rows: int, rank: int, world_size: int) -> range:
     """Return the rows that ``rank`` owns when all ranks share ``num_rows`` evenly.
 
     Ranges are contiguous and in rank order; some are empty if there are fewer rows than
-    ranks. The same formula divides vocabulary columns.
+    ranks. Vocabulary columns are divided by this formula too.
 
     Raises:
         ValueError: ``rank`` is not in ``[0, world_size)``, or ``num_rows`` is negative.
@@ -64,7 +64,8 @@ class VocabShard:
 
     @property
     def has_filters(self) -> bool:
-        """Whether top_k, top_p or min_p is given, whatever its values."""
+        """True if the call has top_k, top_p or min_p, even with values that keep every
+        token."""
         return not (self.top_k is None and self.top_p is None and self.min_p is None)
 
     @property

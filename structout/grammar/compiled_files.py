@@ -39,7 +39,8 @@ class CompiledFiles:
         self._lock = threading.Lock()  # held while files are counted or removed
 
     def load(self, key: bytes) -> bytes | None:
-        """What was saved with the key, or None."""
+        """Return the data saved with the key, or None. It marks the file as just used,
+        so that older ones are removed first."""
         path = self._path(key)
         try:
             content = path.read_bytes()

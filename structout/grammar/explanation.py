@@ -1,5 +1,5 @@
-"""Explains what becomes of a constraint: what is only an annotation, what is refused
-and why, and what it costs."""
+"""Explains a constraint: the engine that serves it, the parts that are only
+annotations, the reason for a refusal, and the cost."""
 
 import time
 from collections.abc import Collection, Iterator
@@ -32,7 +32,7 @@ _REPEATED_BELOW = 0.5  # seconds: what compiles faster is compiled again, with w
 _SAMPLING_SECONDS = 2.0
 _MAX_CLOSED_STATES = 5_000  # of an automaton all of whose masks are computed
 
-# How to change a constraint, by what its error says that it has.
+# Advice on a refused constraint, by the feature that the message of its error names.
 _ADVICE_BY_FEATURE = {
     "word boundaries": "write the characters out that may stand at the boundary, as in (^|\\W)word",
     "lookbehind": "write what stands in front into the expression, instead of a lookbehind",
@@ -68,7 +68,7 @@ _ADVICE_ON_IMPOSSIBLE = {
 
 @dataclass(frozen=True)
 class Size:
-    """How large a compiled constraint is, with the masks that were computed so far.
+    """The size of a compiled constraint, with the masks that were computed so far.
 
     Attributes:
         states: the number of states.
@@ -84,7 +84,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What becomes of a constraint.
+    """The result of :func:`explain`: the engine or the error, and the cost.
 
     Attributes:
         constraint: the constraint; None if it is refused before any engine sees it.
@@ -182,8 +182,8 @@ def explain(
 
 
 def advice(error: GrammarError) -> str:
-    """How a constraint that is refused could be changed. Empty if there is no usual
-    way, or the message of the error has it."""
+    """The usual change to a constraint so that it is no longer refused. Empty if there
+    is none, or the message of the error has it."""
     if ";" in str(error) or ": copy " in str(error):
         return ""
     message = str(error)

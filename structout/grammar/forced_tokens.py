@@ -1,9 +1,9 @@
 """Forced text as the tokens that the model would write itself.
 
-Where a grammar forces text, tokens that end where the forced text ends are often not
-those of the tokenizer: a forced ``"`` may be the first half of ``":``. Models rarely
-saw such halves and continue badly after them. So the last tokens are dropped if a
-longer token could replace them: "healing", as in llguidance's fast-forward tokens
+A token that ends where forced text ends is often not the one that the tokenizer would
+write: a forced ``"`` may be the first half of ``":``. Models rarely saw such halves and
+continue badly after them. So the last tokens are dropped if a longer token could
+replace them: "healing", as in llguidance's fast-forward tokens
 (https://github.com/guidance-ai/llguidance/blob/main/docs/fast_forward.md).
 """
 
@@ -24,7 +24,7 @@ _CACHED_SUFFIXES = 1 << 16
 
 
 class ByteMatcher(Protocol):
-    """What a grammar must provide to have its forced text tokenized."""
+    """A grammar whose forced text a :class:`CanonicalTokenizer` can tokenize."""
 
     def forced_bytes(self) -> bytes: ...
 
@@ -59,7 +59,13 @@ class _Extensions(NamedTuple):
 
 
 class _ForcedText(NamedTuple):
-    """What is known about a forced text without the grammar."""
+    """The part of the work on a forced text that no grammar changes, so it is cached.
+
+    Attributes:
+        data: the forced bytes that the tokens spell.
+        token_ids: the tokens, as the tokenizer writes them.
+        extensions: tokens that could replace the last ones, if the grammar allows them.
+    """
 
     data: bytes
     token_ids: tuple[int, ...]
@@ -68,6 +74,9 @@ class _ForcedText(NamedTuple):
 
 class CanonicalTokenizer:
     """Tokenizes forced text canonically. Threads may share it.
+
+    A cache holds recent forced texts, each after the token in front of it. For one of
+    them, only the grammar must tell which of the longer tokens it allows.
 
     Args:
         tokenizer: the Hugging Face tokenizer that ``vocabulary`` was made from.
@@ -192,9 +201,10 @@ class CanonicalTokenizer:
         return len(text.token_ids)
 
     def _one_is_accepted(self, first: int, end: int, num_forced: int, accepts: Callable[[bytes], bool]) -> bool:
-        """Whether the grammar allows one of ``_sorted[first:end]``.
+        """True if the grammar allows one of ``_sorted[first:end]``.
 
-        It has accepted ``num_forced`` bytes of them, and would accept one more.
+        It has accepted ``num_forced`` bytes of them, and would accept one more. A
+        prefix that it refuses rules out all tokens which begin so.
         """
         while first < end:
             token = self._sorted[first]

@@ -71,7 +71,7 @@ class StructuredOutputGrammar(ABC):
 
     @abstractmethod
     def is_terminated(self) -> bool:
-        """Whether a stop token was accepted. No mask follows."""
+        """True once a stop token was accepted. No mask follows."""
 
     @abstractmethod
     def reset(self) -> None:
@@ -91,8 +91,11 @@ class StructuredOutputGrammar(ABC):
 
     @property
     def position(self) -> Any:
-        """What a step follows: a matcher of structout's own engine, for all such in one
-        native call, or this grammar, which is then called alone."""
+        """The object that a decoding step follows for this request.
+
+        A matcher of structout's own engine: one native call serves all requests with
+        one. Or this grammar itself, which a step then calls alone, from Python.
+        """
         return self
 
     def begin_after(self, end_of_reasoning: Sequence[int]) -> bool:
@@ -106,7 +109,7 @@ class StructuredOutputGrammar(ABC):
         return False
 
     def is_unconstrained(self) -> bool:
-        """Whether any token may come next, so that its logits need no mask."""
+        """True if every token may come next, so that its logits need no mask."""
         return self.is_terminated()
 
     @property
@@ -121,8 +124,12 @@ class StructuredOutputGrammar(ABC):
         """Memory of what was compiled, which all copies and forks share."""
 
     def device_tables(self) -> DeviceTables | None:
-        """What a :class:`structout.DeviceFSM` takes to follow this grammar on a device.
-        None if its language is not regular, or the engine has no names for states."""
+        """The automaton and state by which a :class:`structout.DeviceFSM` can follow
+        this grammar on a device.
+
+        None for a language that is not regular or has too large an automaton, for an
+        engine that names no states, and before the text begins (``begin_after``).
+        """
         return None
 
     @abstractmethod
@@ -401,7 +408,7 @@ class StructuredOutputBackend(ABC):
             raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE)
 
     def _allows_any(self, grammar: StructuredOutputGrammar) -> bool:
-        """Whether the grammar allows a token."""
+        """True if the grammar allows a token at its position."""
         mask = allocate_token_bitmask(1, self.vocabulary.size, pin_memory=False)
         grammar.fill_bitmask(mask, 0)
         return bool(mask.numpy().any())

@@ -1,5 +1,5 @@
-"""Which keywords a JSON schema uses, and which of its parts need more than an
-automaton."""
+"""Counts the keywords of a JSON schema, and finds its parts that may need more than a
+finite automaton."""
 
 import difflib
 from collections import Counter
@@ -84,8 +84,11 @@ def _strings(node: Node, keyword: str) -> Iterator[str]:
 
 
 def memory_places(nodes: Nodes) -> list[str]:
-    """JSON pointers to what may have to remember earlier parts of a text: objects with
-    keys that the schema does not name, and ``uniqueItems``. No automaton does."""
+    """JSON pointers to the parts that may have to remember earlier parts of a text.
+
+    These are objects with keys that the schema does not name, none of which may come
+    twice, and arrays with ``uniqueItems``. A finite automaton has no such memory.
+    """
     closes_elsewhere = any(node.get("unevaluatedProperties") is False for _, node in nodes)
     places = []
     for pointer, node in nodes:
@@ -99,8 +102,8 @@ def memory_places(nodes: Nodes) -> list[str]:
 
 
 def recursive_references(nodes: Nodes) -> list[str]:
-    """JSON pointers to each ``$ref`` that leads back to itself. No automaton follows
-    it, since values may lie inside each other without bound."""
+    """JSON pointers to each ``$ref`` that leads back to itself. No finite automaton
+    follows it, since values may lie inside each other without bound."""
     targets = {
         pointer: node["$ref"][1:]
         for pointer, node in nodes

@@ -27,7 +27,7 @@ class ReasoningGrammar(StructuredOutputGrammar):
 
     @property
     def is_open(self) -> bool:
-        """Whether the grammar applies to the next token."""
+        """True after the reasoning: the grammar applies to the next token."""
         return self._free_tokens[-len(self._end_of_reasoning) :] == self._end_of_reasoning
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:

@@ -21,8 +21,8 @@ class RowLoop:
     requests.
 
     Args:
-        slow_seconds: a grammar is given up after three tokens or masks in a row that
-            each took longer. CPU seconds of one thread: a busy machine fails nobody.
+        slow_seconds: a grammar fails after three tokens or masks in a row that each
+            took longer. CPU seconds of one thread: a busy machine fails nobody.
     """
 
     def __init__(self, slow_seconds: float):

@@ -38,8 +38,8 @@ class Vocabulary:
 
         Args:
             token_ids: the tokens.
-            with_names: write special tokens as their names. Otherwise they are left
-                out.
+            with_names: write special tokens as their names. By default they add
+                nothing.
         """
         names = self._names if with_names else {}
         return b"".join(self.token_bytes[i] or names.get(i, b"") for i in token_ids).decode(errors="replace")

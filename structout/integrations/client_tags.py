@@ -6,8 +6,8 @@ from typing import Any
 
 from structout.constraints import exact_json
 
-# What parsers of tool calls look for in the texts of tags: "<tool_call>" in
-# a longer begin, "<function=" in "<function=add>".
+# The markers that parsers of tool calls search for, as they occur in the texts of tags:
+# "<tool_call>" in a longer begin, "<function=" in "<function=add>".
 _MARKER = re.compile(r'<[^<>\n"{}=]+[>=]')
 
 # Some parsers find arguments on one line only.
@@ -27,7 +27,7 @@ def current_structural_tag(tag: Any) -> Any:
     tags without a schema, which take any JSON.
 
     Args:
-        tag: JSON text, or a dict, which is left as it is. Anything that is no tag is
+        tag: JSON text, or a dict, which does not change. Anything that is no tag is
             returned unchanged, for StructuredOutputsParams to refuse.
     """
     try:
@@ -94,7 +94,8 @@ def as_parsers_read(tag: Any, reasoning_marks: Sequence[str] = ()) -> Any:
         meant = {text for part in parts_of(tag["format"]) for text in _texts_of(part)}
         markers |= dict.fromkeys(mark for mark in reasoning_marks if mark not in meant)
         tag.setdefault("markers", "added")
-    # What begins a call without any marker is JSON, which a parser looks for anywhere.
+    # A call that begins with "{" has no marker: its parser looks for JSON anywhere in
+    # the text.
     openings = markers | dict.fromkeys("{" for call in calls if str(call.get("begin")).startswith("{"))
     for part in (each for call in calls if str(call.get("begin")).startswith(_MIMO) for each in parts_of(call)):
         if part.get("style") == "qwen_xml":

@@ -42,8 +42,8 @@ class _ArrayMemory:
 
 
 def _as_writable(array: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """The same memory. torch warns about arrays that are read-only, as those are that
-    come from another process."""
+    """The array, or one over its memory that is marked writable: torch warns about
+    read-only arrays, such as one from another process."""
     return array if array.flags.writeable else np.asarray(_ArrayMemory(array))
 
 
@@ -63,8 +63,8 @@ class MaskBatch:
             unconstrained: it has terminated, or the manager does not know it.
         errors: the reason for each request that cannot continue. Its rows allow
             nothing.
-        num_acceptable_drafts: int32 ``[len(request_ids)]``. How many of each request's
-            leading drafts its grammar allows.
+        num_acceptable_drafts: int32 ``[len(request_ids)]``. The number of leading
+            drafts of each request that its grammar allows.
         unfinished: the requests whose rows allow nothing because computing them takes
             longer than a step. They must not be sampled in this step.
         bitmask: int32 ``[R, ceil(V / 32)]``, one row for each constrained position.
@@ -81,8 +81,8 @@ class MaskBatch:
     lease: Lease | None = field(default=None, repr=False, compare=False)
 
     def renamed(self, request_ids: Sequence[str]) -> "MaskBatch":
-        """The same masks under other request ids, for an engine whose own ids differ
-        from the manager's.
+        """These masks under other request ids, for an engine whose own ids differ from
+        the manager's. Both batches share the memory.
 
         Args:
             request_ids: the new id of each request, in the order of ``request_ids``.
@@ -225,8 +225,8 @@ class MaskBatch:
         return rows.astype(np.int32)
 
     def _is_one_to_one(self, batch_request_ids: Sequence[str], counts: npt.NDArray[np.intp]) -> bool:
-        """Whether the batch has the same requests in the same order, each with one row:
-        the common case of a worker that fills its own masks."""
+        """True if the batch has these requests in this order, each with one row: the
+        common case of a worker that fills its own masks."""
         return (
             self.request_ids == tuple(batch_request_ids)
             and bool((counts == 1).all())

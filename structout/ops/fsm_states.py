@@ -126,7 +126,7 @@ def fsm_rows(
     Args:
         states: int32 ``[N]``, of any stride.
         masks: int32 ``[R, ceil(V / 32)]``, R at least ``num_slots + N``. The first
-            ``num_slots`` rows are kept, the others are for the masks of one call.
+            ``num_slots`` rows are a cache, the others hold the masks of one call.
         num_computed: int64 ``[1]``, a count to which the number of computed masks is
             added.
         mask_slots: int32 ``[S]``, contiguous: the row of each state's mask. -1: none.

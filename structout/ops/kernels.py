@@ -91,7 +91,7 @@ def _cause(error: OSError) -> BaseException:
 
 
 def has_cuda_kernels() -> bool:
-    """Whether kernels for CUDA tensors are registered with torch."""
+    """True if structout's kernels for CUDA tensors are registered with torch."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key("structout::apply_bitmask", "CUDA"))
 
 

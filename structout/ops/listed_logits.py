@@ -34,7 +34,7 @@ def apply_penalties(
                 x = x - frequency[i] * count - presence[i] * (count > 0)
                 logits[i, token_ids[j]] = x              # rounded once to logits.dtype
 
-    Only listed logits are read and written, so rows that list nothing cost nothing.
+    It touches only listed logits, so rows that list nothing cost nothing.
 
     Args:
         logits: ``[N, V]`` or ``[V]`` (one row), float32, float16 or bfloat16, V below

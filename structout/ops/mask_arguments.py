@@ -17,8 +17,8 @@ def mask_tensors(
         op: for messages.
         logits: ``[N, V]`` or ``[V]``.
         bitmask: a tensor, a :class:`structout.MaskBatch` or None.
-        rows: the row map, or None. That of a ``MaskBatch`` is by default the order of
-            its own requests: each has as many rows of logits as it has masks, or one.
+        rows: the row map, or None. Without one, the rows of logits follow the requests
+            of a ``MaskBatch`` in order: each has as many as it has masks, or one.
 
     Returns:
         the bitmask and the row map as tensors.

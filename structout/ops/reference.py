@@ -278,8 +278,8 @@ def apply_logit_bias(logits: torch.Tensor, indptr: torch.Tensor, token_ids: torc
 def _listed_logits(
     logits: torch.Tensor, indptr: torch.Tensor, token_ids: torch.Tensor
 ) -> Iterator[tuple[int, int, torch.Tensor]]:
-    """Yield each listed token's row, entry and logit, float32. What the caller writes
-    to the logit is rounded back to the row."""
+    """Yield each listed token's row, entry and logit, float32. A new value that the
+    caller writes to the logit is rounded back to the row."""
     logits = logits if logits.dim() == 2 else logits.unsqueeze(0)
     bounds = indptr.clamp(0, len(token_ids)).tolist()
     for row, (begin, end) in enumerate(itertools.pairwise(bounds)):

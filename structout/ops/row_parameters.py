@@ -90,11 +90,11 @@ def _expanded(value: float, dtype: torch.dtype, logits: torch.Tensor, *, is_kept
 
 
 def _is_recorded(logits: torch.Tensor) -> bool:
-    """Whether the call is traced or captured. It must make its own tensors then: one
-    that is kept would belong to the trace, or to the memory of the graph."""
+    """True if the call is traced or captured. Then it must make its own tensors: a
+    cached one would belong to the trace, or to the memory of the graph."""
     if torch.compiler.is_compiling() or type(logits) is not torch.Tensor:
         return True
-    # Asked last: a trace cannot contain this question.
+    # This check comes last, because a trace cannot contain it.
     return logits.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 

@@ -105,7 +105,7 @@ class Drafts:
 
 
 class SamplerOutput(NamedTuple):
-    """What a sampler returns. What was not asked for is None.
+    """The drawn tokens of one call. Fields that the call did not ask for are None.
 
     Attributes:
         ids: int64 ``[N]``. -1 where no token can be drawn, or after a draft that was

@@ -130,8 +130,8 @@ def masked_sample_topn(
             temperature, before the filters.
 
     Returns:
-        a :class:`TopnSample`. Where the id is -1, logprobs are -inf, the rank is 0 and
-        top ids are -1.
+        a :class:`TopnSample`. A row with id -1 has logprobs of -inf, rank 0 and top ids
+        of -1.
 
     Raises:
         ValueError: as :func:`masked_sample`; or top_n is out of range.

@@ -151,7 +151,7 @@ class CompileQueue:
         return next(chain(below_share, beyond), None)
 
     def _is_alone(self, tenant: str) -> bool:
-        """Whether no other tenant was seen in the last minute."""
+        """True if no other tenant has queued a job in the last minute."""
         _, seen_at = self._last_other_seen if tenant == self._last_seen[0] else self._last_seen
         return self._clock() - seen_at >= _RECENT_SECONDS
 

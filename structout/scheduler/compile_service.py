@@ -43,7 +43,7 @@ _is_process_exiting = threading.Event()
 
 def thread_cpu_clock() -> Callable[[], float]:
     """The CPU seconds of the calling thread, which other threads may read while it
-    lives. Where the platform does not tell them, a clock of its time."""
+    lives. On a platform without such clocks, the seconds of the monotonic clock."""
     if not hasattr(time, "pthread_getcpuclockid"):
         return time.monotonic
     return partial(time.clock_gettime, time.pthread_getcpuclockid(threading.get_ident()))
@@ -220,7 +220,8 @@ class CompileService:
         job.cpu_deadline = job.cpu_clock() + self._config.compile_timeout
 
     def _seconds_left(self, job: Job) -> float:
-        """How long the job cannot miss its deadline; infinite without one."""
+        """A lower bound on the seconds until the job misses its deadline: its thread
+        spends at most one CPU second in a second. Infinite without a deadline."""
         if job.deadline is None or job.cpu_clock is None:
             return math.inf
         return min(job.cpu_deadline - job.cpu_clock(), job.deadline - self._clock())

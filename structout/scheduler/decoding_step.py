@@ -33,8 +33,8 @@ _OWN = "fsm"
 
 @dataclass(frozen=True)
 class StepInput:
-    """What a step is asked; see ``StructuredOutputManager.grammar_bitmask`` and
-    ``StructuredOutputManager.step``.
+    """The arguments of a decoding step; see ``StructuredOutputManager.grammar_bitmask``
+    and ``StructuredOutputManager.step``.
 
     Attributes:
         request_ids: the requests whose masks are wanted.
@@ -81,8 +81,9 @@ class StepInput:
 class DecodingSteps:
     """Runs decoding steps, in a ring of mask buffers. One at a time.
 
-    A native step follows the requests of structout's own engine. Requests of other
-    engines are called one by one, after them.
+    A native step fills the rows of structout's own engine: stored masks first, then
+    masks to compute, within a budget of ``STEP_WORK`` for all requests, about 3 ms.
+    Requests of other engines are called one by one, after them.
 
     Args:
         requests: the manager's requests.
@@ -189,8 +190,8 @@ class DecodingSteps:
         return core().Step(self._requests.positions, [*given.request_ids], *options)
 
     def _errors(self, step: Any, request_ids: Sequence[str]) -> dict[str, str]:
-        """Why rows of the step stay empty, as far as that is known before they are
-        filled."""
+        """The reason for each request that gets no masks in this step, so far as it
+        shows before masks are computed."""
         errors = {request_ids[index]: problem for index, problem in step.problems}
         for index in step.blocked:
             request = self._requests.by_id.get(request_ids[index])
@@ -238,8 +239,8 @@ class DecodingSteps:
     # -- masks that take more work than a step has -------------------------------------
 
     def _finish(self, step: Any, given: StepInput, buffer: MaskBuffer, errors: dict[str, str]) -> list[str]:
-        """Finish them. Return the requests whose masks another thread computes
-        instead."""
+        """Compute the masks that took more work than the step has. Return the requests
+        whose masks another thread computes instead."""
         left = []
         for index in step.unfinished:
             name = given.request_ids[index]
@@ -310,5 +311,5 @@ def _finish_rows(step: Any, index: int, buffer: MaskBuffer, request: Request) ->
 
 
 def _as_dict(values: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a native step takes."""
+    """The mapping as a dict, which native steps take. A dict is not copied."""
     return values if isinstance(values, dict) else dict(values or {})

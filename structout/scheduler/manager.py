@@ -45,6 +45,8 @@ class StructuredOutputManager:
         config: see :class:`StructuredOutputsConfig`.
 
     Attributes:
+        config: the settings, with defaults if none were passed.
+        vocabulary: the bytes of the tokenizer's tokens, and the stop tokens.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int, config: StructuredOutputsConfig | None = None):
@@ -54,7 +56,7 @@ class StructuredOutputManager:
         self._lock = ProcessLock("StructuredOutputManager")  # of requests and compilations
         self._requests = RequestTable(self._lock)
         self._compiler = CompileService(self._compile, self.config, self._lock)
-        # Held while grammars are read or advanced; taken before the other lock, never
+        # Guards the states of grammars. A thread takes it before the other lock, never
         # after.
         self._grammar_lock = threading.RLock()
         self._steps = DecodingSteps(self._requests, vocab_size, self.config)
@@ -94,8 +96,8 @@ class StructuredOutputManager:
                 It should be quick; what it raises is logged.
 
         Returns:
-            READY if the constraint was compiled before, FAILED if it is known to be
-            bad, else WAITING. A bad constraint never raises.
+            READY if the constraint was compiled before, FAILED if it was refused at
+            once, else WAITING. A bad constraint never raises.
 
         Raises:
             DuplicateRequestError: the id is in use; that request is untouched.
@@ -161,8 +163,9 @@ class StructuredOutputManager:
         return self._requests[request_id].status
 
     def error(self, request_id: str) -> GrammarError | None:
-        """Why the request FAILED; None unless it did. Each call returns another
-        object, so that raising it keeps nothing of the request alive."""
+        """The reason for which the request FAILED; None unless it did. Each call
+        returns another object, so that raising it keeps nothing of the request
+        alive."""
         error = self._requests[request_id].error
         return None if error is None else error.copy()
 
@@ -246,7 +249,7 @@ class StructuredOutputManager:
         return statuses
 
     def is_terminated(self, request_id: str) -> bool:
-        """Whether the text is complete: a stop token has been accepted."""
+        """True if the text is complete: a stop token has been accepted."""
         with self._lock_grammars():
             grammar = self._requests[request_id].grammar
             return grammar is not None and grammar.is_terminated()
@@ -285,11 +288,12 @@ class StructuredOutputManager:
 
     @property
     def num_requests(self) -> int:
-        """How many requests the manager has."""
+        """The number of requests, failed and terminated ones included."""
         return len(self._requests)
 
     def num_tokens(self, request_id: str) -> int:
-        """How many tokens the request has accepted and :meth:`rollback` can undo.
+        """The number of tokens that the request has accepted and :meth:`rollback` can
+        undo.
 
         Raises:
             StructOutError: the request is not READY.
@@ -338,12 +342,13 @@ class StructuredOutputManager:
                 False, its rows are free: for engines that pass the ids of all requests,
                 or finish requests from other threads during a step.
             wait: what happens to a request whose masks need more work than a step has,
-                about 5 ms. True: this call computes them last, without Python's global
-                lock. False: the request's rows allow nothing, ``unfinished`` lists it,
-                and it is WAITING while another thread computes its masks.
-                :meth:`poll_changed` tells when it is READY to be scheduled again. In
-                both cases it is FAILED with kind ``limit`` once all its masks together
-                have taken seconds.
+                about 3 ms for all requests and a quarter of that for one. True: this
+                call computes them last, without Python's global lock. False: the
+                request's rows allow nothing, ``unfinished`` lists it, and it is WAITING
+                while another thread computes its masks. :meth:`poll_changed` tells when
+                it is READY to be scheduled again. In both cases it is FAILED with kind
+                ``limit`` once all its masks outside of steps together have taken about
+                2 s.
 
         Returns:
             the masks, in a buffer that is reused by the ``num_mask_buffers``-th next
@@ -371,10 +376,10 @@ class StructuredOutputManager:
         """:meth:`accept_batch` and then :meth:`grammar_bitmask`, as one native call on
         the manager's own thread, while the engine goes on.
 
-        Steps run in the order in which they were asked for. Later calls that read or
-        move grammars wait for them, so that :meth:`fork` and :meth:`rollback` find the
-        tokens accepted. :meth:`finish_request` does not wait: a request that was
-        finished before its step is left out of it, also if its id is in use again.
+        Steps run in the order of the calls. Later calls that read or move grammars wait
+        for them, so that :meth:`fork` and :meth:`rollback` find the tokens accepted.
+        :meth:`finish_request` does not wait: a step skips a request that was finished
+        before it, also if its id is in use again.
 
         Args:
             tokens: what each request has drawn. A request that does not allow its
@@ -465,8 +470,9 @@ class StructuredOutputManager:
             grammar.rollback(num_tokens)
 
     def device_tables(self, request_id: str) -> DeviceTables | None:
-        """What a :class:`structout.DeviceFSM` takes to follow the request on a device.
-        None if the engine that serves it has no tables, see :meth:`backend_name`.
+        """The tables with which a :class:`structout.DeviceFSM` follows the request on a
+        device. None if the engine that serves it has no tables, see
+        :meth:`backend_name`.
 
         Raises:
             StructOutError: the request is not READY.
@@ -581,8 +587,7 @@ class StructuredOutputManager:
                 _log.exception("on_settled of request %r raised", request.request_id)
 
     def _lock_grammars(self) -> threading.RLock:
-        """The lock of the grammars, after the steps that this manager was asked for
-        before."""
+        """Wait for the steps of earlier calls, and return the lock of the grammars."""
         self._lock.check_process()
         pending = self._pending_step
         if pending is not None and not pending.done() and threading.get_ident() != self._step_thread_id:

@@ -50,7 +50,7 @@ class ProcessLock(threading.Condition):
                 call()
 
     def is_held(self) -> bool:
-        """Whether the calling thread holds the lock."""
+        """True if the calling thread holds the lock."""
         return bool(self._is_owned())  # type: ignore[attr-defined]
 
     def defer(self, call: Callable[[], object]) -> None:
@@ -59,7 +59,7 @@ class ProcessLock(threading.Condition):
         self._deferred.append(call)
 
     def is_forked(self) -> bool:
-        """Whether this process was forked after the lock was made."""
+        """True if this process was forked after the lock was made."""
         return os.getpid() != self._process_id
 
     def check_process(self) -> None:

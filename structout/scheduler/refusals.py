@@ -32,7 +32,7 @@ class Refusal:
 
     Attributes:
         index: its index among the tokens.
-        token: the token, as it was given.
+        token: the refused token, as the caller passed it.
         text: its text, as in :class:`AllowedToken`; empty if it is no token.
         num_allowed: how many tokens the request allows in its place.
         samples: up to eight of them, spread evenly over their ids.

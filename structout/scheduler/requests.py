@@ -38,7 +38,8 @@ OnSettled = Callable[[str, GrammarStatus], object]
 
 
 class RequestStart:
-    """Where a request begins: its tokens, checked and copied.
+    """The start of a request: its earlier tokens, its stop tokens and the end of its
+    reasoning, checked and copied.
 
     Args:
         vocab_size: number of token ids.
@@ -95,7 +96,7 @@ class Request:
     Attributes:
         request_id: the engine's name for the request.
         slot: a small integer, unique among live requests.
-        on_settled: who is told once that it has become READY or FAILED.
+        on_settled: called once, when the request has become READY or FAILED.
         status: WAITING until its constraint has compiled or failed, and while a mask is
             computed outside of a step.
         grammar: the request's position in its constraint; None until it has compiled,

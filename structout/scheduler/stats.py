@@ -1,4 +1,4 @@
-"""What a manager tells about itself."""
+"""The counters and times that a manager reports."""
 
 from dataclasses import dataclass
 
@@ -40,7 +40,7 @@ class CompileStats:
 
 @dataclass(frozen=True)
 class BackendFills:
-    """What the fills of one backend have taken.
+    """The mask rows that one backend has filled, and their time.
 
     Attributes:
         rows: how many rows it has filled.

@@ -1,6 +1,6 @@
-"""The schemas that JSON Schema's drafts give for schemas, reduced to what they ask.
+"""The metaschemas of JSON Schema's drafts, reduced to their requirements.
 
-Titles, descriptions, defaults and comments are left out. Each file has the documents of
+They lack titles, descriptions, defaults and comments. Each file has the documents of
 one draft by their URIs.
 """
 

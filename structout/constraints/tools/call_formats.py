@@ -18,7 +18,10 @@ _NUMBER = r"(?:0|[1-9]\d{0,2})"  # of a call: models count on through a conversa
 
 @dataclass(frozen=True)
 class ToolFormat:
-    """How a family of models writes calls.
+    """The notation of tool calls in one family of models.
+
+    For example, ``hermes`` puts a JSON object with the tool's name and arguments
+    between ``<tool_call>`` and ``</tool_call>``.
 
     Attributes:
         begin: what stands in front of the arguments, for the name of a tool.

@@ -21,7 +21,7 @@ class Tool:
         parameters: JSON Schema of its arguments, which are an object.
         description: for a prompt.
         definition: what it was made from.
-        arguments_type: the class of its arguments. None if none was given.
+        arguments_type: the class of its arguments. None if it has none.
     """
 
     name: str
@@ -135,7 +135,7 @@ class ToolCall:
         name: the tool's name.
         arguments: its arguments, as ``json.loads`` gives them.
         tool: the tool.
-        text: what ``arguments`` were read from, as JSON.
+        text: the JSON text of ``arguments``.
     """
 
     name: str

@@ -12,7 +12,7 @@ _LOOKS_LIKE_JSON = re.compile(LOOKS_LIKE_JSON)
 
 
 class Read(NamedTuple):
-    """What stands in a text, and where it ends."""
+    """A value that was read from a text, and the index at which it ends."""
 
     value: Any
     end: int
@@ -59,7 +59,8 @@ class _Reader:
         return Read(items, at)
 
     def _next_entry(self, at: int) -> tuple[int, re.Match[str] | None]:
-        """Where the next value begins, with what opens it; or where the values end."""
+        """The start of the next value and the match that opens it, or the end of the
+        values and None."""
         entry = self._style.entry.match(self._text, at)
         if entry is not None:
             return entry.end(), entry

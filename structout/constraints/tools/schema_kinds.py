@@ -1,6 +1,6 @@
-"""Which JSON types a part of a schema allows, as far as its own keywords tell.
+"""The JSON types that a part of a schema allows, by its own keywords alone.
 
-What writes arguments and what reads them must agree on it.
+The grammar that generates arguments and the reader must agree on these types.
 """
 
 from collections.abc import Mapping

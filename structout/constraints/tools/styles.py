@@ -1,4 +1,5 @@
-"""How models write the arguments of a call between tags, in place of JSON."""
+"""Notations of the arguments of a call that use tags in place of JSON, such as
+``<parameter=city>Paris</parameter>``."""
 
 import re
 from collections.abc import Callable

@@ -50,8 +50,8 @@ def check(
         params: the constraint of a request.
         text: what a model or a person has written. The names of special tokens count
             as these tokens where the constraint allows them.
-        tokenizer: a Hugging Face tokenizer, to tell the tokens. Without it the text is
-            read byte by byte, and special tokens have no ids.
+        tokenizer: a Hugging Face tokenizer, to tell the tokens. Without it each byte of
+            the text is a step, and special tokens have no ids.
         config: the manager's config. Default: the default config.
 
     Raises:
@@ -93,7 +93,7 @@ class Checker:
         return spelled(text, self._grammar, self.vocabulary, self._canonical)
 
     def ways_on(self) -> WaysOn:
-        """What follows texts in rules with names."""
+        """A follower at the start of a text, which names the rules that it begins."""
         return WaysOn(self._backend.labelled_rules(self.constraint), self.vocabulary)
 
     def check(self, text: str) -> TextCheck:
@@ -102,8 +102,8 @@ class Checker:
 
     @cached_property
     def _backends(self) -> dict[tuple[bool, bool], FsmBackend]:
-        """By whether the vocabulary is that of bytes, and whether any whitespace is
-        allowed."""
+        """A backend for each ``(is_of_bytes, is_loose)``: over single bytes or over the
+        tokens, with any whitespace or as in the config."""
         loose = replace(self.config, any_whitespace=True, max_whitespace=None)
         return {
             (is_of_bytes, is_loose): FsmBackend.from_config(
@@ -145,7 +145,7 @@ class _Examination:
             index += 1
         self._index = index
         self._num_allowed_tokens = self._count_allowed() if checker.has_tokenizer else None
-        # The bytes of the next token that are allowed are read one by one.
+        # _refused_piece adds the allowed bytes of the next token to these, one by one.
         self._allowed = list(self._pieces[:index])
         self._refused = self._refused_piece()
 
@@ -302,7 +302,7 @@ class _Examination:
         return [self._cause_of(requirement, schema_at) for requirement in conflict]
 
     def _problem_of_json(self) -> str:
-        """What is wrong with a text that no schema allows."""
+        """The problem of a text that no JSON schema allows, not even ``true``."""
         if self._refused is None:
             return "the JSON text is not complete"
         try:
@@ -312,7 +312,8 @@ class _Examination:
         return "this is JSON, but not as structout writes it: a needless escape, a key twice, or too many digits"
 
     def _schema_and_context(self, schema_at: str) -> tuple[Any, Callable[[Any], Any]]:
-        """A schema of the constraint, and what puts another in its place."""
+        """A schema of the constraint, and a function that returns the value of the
+        constraint with another schema in its place."""
         constraint = self._checker.constraint
         if constraint.kind is _KIND.JSON_OBJECT:
             return {"type": "object"}, lambda schema: schema

@@ -8,7 +8,7 @@ _Each = TypeVar("_Each")
 
 def smallest_conflict(requirements: Sequence[_Each], forbids: Callable[[Sequence[_Each]], bool]) -> list[_Each] | None:
     """Find requirements that forbid something together, none of which could be left
-    out. Of several such sets, that which comes first.
+    out. It prefers earlier requirements. Another such set may have fewer.
 
     This is QuickXplain (Junker, "QuickXplain: Preferred Explanations and Relaxations
     for Over-Constrained Problems", AAAI 2004): a conflict of k requirements out of n
@@ -28,7 +28,8 @@ def smallest_conflict(requirements: Sequence[_Each], forbids: Callable[[Sequence
         return []
 
     def conflict_of(known: list[_Each], has_new: bool, others: list[_Each]) -> list[_Each]:
-        """What of ``others`` forbids it, together with ``known``."""
+        """An irreducible part of ``others`` that forbids it together with ``known``.
+        ``has_new`` tells that ``known`` has grown, so it may forbid it alone."""
         if has_new and forbids(known):
             return []
         if len(others) == 1:

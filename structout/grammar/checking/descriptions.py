@@ -37,7 +37,7 @@ def _runs(values: list[int]) -> Iterator[str]:
 
 
 def _alike(a: int, b: int) -> bool:
-    """Whether both are digits, capitals, small letters or signs."""
+    """True if both are of one kind: digits, capitals, small letters or signs."""
     kinds = (str.isdigit, str.isupper, str.islower)
     return [kind(chr(a)) for kind in kinds] == [kind(chr(b)) for kind in kinds]
 

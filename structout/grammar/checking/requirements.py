@@ -39,7 +39,7 @@ class RelaxedSchema:
 
     Args:
         schema: does not change itself.
-        kept: pointers to the requirements that are kept. Default: all.
+        kept: pointers to the requirements that stay. Default: all.
 
     Attributes:
         value: the schema with these requirements.
@@ -99,8 +99,9 @@ class RelaxedSchema:
 
 
 def _is_required(keyword: str, value: Any) -> bool:
-    """Whether a keyword that holds no schemas is a requirement. A reference to a part
-    of the same document is none: the requirements of that part count."""
+    """True if a keyword is a requirement as a whole: ``maximum``, and also ``not`` with
+    all that it holds. A reference to a part of the same document is none: the
+    requirements of that part count."""
     if keyword in _REFERENCES and isinstance(value, str) and value.startswith("#"):
         return False
     return keyword in CONSTRAINING_KEYWORDS and keyword not in _CONDITIONS

@@ -1,5 +1,5 @@
-"""A text as the steps of a grammar: its tokens, or its bytes where no tokenizer is
-known."""
+"""A text as the steps of a grammar: its tokens, or its bytes where there is no
+tokenizer."""
 
 import re
 from collections.abc import Iterator
@@ -36,8 +36,8 @@ def spelled(
 ) -> list[Piece]:
     """Split a text into the tokens that the tokenizer makes of it.
 
-    The name of a special token is read as that token where the grammar allows it, and
-    else as text.
+    The name of a special token counts as that token where the grammar allows it, and as
+    text elsewhere.
 
     Args:
         text: the text.
@@ -62,7 +62,7 @@ def spelled(
 
 
 def may_end(grammar: StructuredOutputGrammar, vocabulary: Vocabulary) -> bool:
-    """Whether the text may end where the grammar stands."""
+    """True if the text may end at the grammar's position, which does not change."""
     if not grammar.accept_tokens("", [vocabulary.stop_token_ids[0]]):
         return False
     ends = grammar.is_terminated()

@@ -1,4 +1,4 @@
-"""Where a text leaves its constraint, and why."""
+"""The result of a check: the first byte that a text may not have, and the causes."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Cause:
-    """What forbids a text to go on, or to end.
+    """One thing that forbids a text to go on as it does, or to end.
 
     Attributes:
         kind: "keyword" of a JSON Schema, "rule" of a grammar, "format" of a structural
@@ -25,7 +25,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Continuation:
-    """How a text may go on.
+    """Characters that may come next in a text, and an example.
 
     Attributes:
         characters: what may come next, as people write it: ``a-z``, ``0-9 space``, or
@@ -43,7 +43,7 @@ class Continuation:
 
 @dataclass(frozen=True)
 class TextCheck:
-    """What became of a text.
+    """The verdict on a text, and the ways in which its allowed part may go on.
 
     Attributes:
         text: the text.

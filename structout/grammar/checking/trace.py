@@ -1,4 +1,4 @@
-"""A text token by token: where the grammar stands, and what it forbids."""
+"""A text token by token: the state of the grammar, and the tokens that it forbids."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Which rules a text has begun, and how it may go on."""
+"""The rules that a text has begun, and the ways in which it may go on."""
 
 import time
 from collections.abc import Iterable, Iterator

@@ -9,7 +9,7 @@ from structout.grammar.native.extension import core, grammar_errors
 
 @dataclass(frozen=True)
 class AutomatonLimits:
-    """What the automaton of one pattern may cost.
+    """Bounds on the cost of one pattern's automaton.
 
     Attributes:
         nesting: open groups of the pattern.
@@ -79,7 +79,7 @@ class Automaton:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no text is accepted."""
+        """True if the automaton accepts no text."""
         return self.num_states == 0
 
     @property
@@ -91,7 +91,7 @@ class Automaton:
         return self.native.next(state, byte)
 
     def accepts(self, state: int) -> bool:
-        """Whether a text may end in the state."""
+        """True if a text may end in the state."""
         return self.native.accepts(state)
 
     def edges(self, state: int) -> list[Edge]:
@@ -99,7 +99,7 @@ class Automaton:
         return [Edge(*edge) for edge in self.native.edges(state)]
 
     def matches(self, text: str | bytes) -> bool:
-        """Whether the automaton accepts a text."""
+        """True if the automaton accepts the whole text."""
         return self.native.matches(text.encode() if isinstance(text, str) else text)
 
     def serialize(self) -> bytes:

@@ -100,8 +100,8 @@ class FsmBackend(StructuredOutputBackend):
         return CompiledConstraint(grammar, weakened=weakened, annotations=annotations)
 
     def check(self, constraint: Constraint) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Find out what ``compile`` would refuse, within milliseconds. What takes more
-        than ``_CHECK_SECONDS`` passes.
+        """Find out what ``compile`` would refuse, within milliseconds. A constraint
+        passes if it takes more than ``_CHECK_SECONDS``.
 
         Returns:
             the parts of a lenient constraint that would not be enforced, and the
@@ -148,8 +148,11 @@ class FsmBackend(StructuredOutputBackend):
     def _compiled_leniently(
         self, constraint: Constraint, limits: AutomatonLimits, stop_token_ids: Sequence[int] = ()
     ) -> tuple[_Compiled, TagSchemas, tuple[str, ...]]:
-        """Compile, and return what has compiled the schemas of a tag, and the keywords
-        that were left out of lenient schemas."""
+        """Compile, and return also the compiler of a tag's schemas, and pointers to the
+        keywords that a lenient schema lost.
+
+        Each keyword that the engine does not support costs one more compilation.
+        """
         left_out: list[str] = []
         while True:
             schemas = self._tag_schemas(constraint, limits)
@@ -166,12 +169,13 @@ class FsmBackend(StructuredOutputBackend):
                 left_out += places
 
     def _tag_schemas(self, constraint: Constraint, limits: AutomatonLimits) -> TagSchemas:
-        """What compiles the schemas of a structural tag."""
+        """A compiler of the schemas of a structural tag."""
         ignored = STANDARD_FORMATS if constraint.lenient else ()
         return TagSchemas(self.vocabulary, self._form_of(constraint), limits, ignored, constraint.lenient)
 
     def _context(self, constraint: Constraint, limits: AutomatonLimits) -> GrammarContext:
-        """What grammars may refer to. A check may be one without the tokens."""
+        """The schemas and tokens that grammars may refer to. A check may be without the
+        model's tokens, so it accepts any name of a token."""
         return GrammarContext(self.vocabulary, self._form_of(constraint), knows_tokens=limits is not _CHECK_LIMITS)
 
     def _form_of(self, constraint: Constraint) -> TextForm:
@@ -260,7 +264,8 @@ class FsmBackend(StructuredOutputBackend):
 
 
 def _is_in_a_schema(constraint: Constraint, error: GrammarError) -> bool:
-    """Whether an error names a part of a JSON schema that is not supported."""
+    """True if an error names a part of a JSON schema that is not supported, which a
+    lenient constraint may go without."""
     if error.kind is not GrammarErrorKind.UNSUPPORTED or error.pointer is None:
         return False
     is_json = constraint.kind is StructuredOutputOptions.JSON
@@ -270,8 +275,8 @@ def _is_in_a_schema(constraint: Constraint, error: GrammarError) -> bool:
 def _not_enforced(
     constraint: Constraint, native: _Compiled, schemas: TagSchemas, left_out: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What is not enforced of a lenient constraint, and the formats that constrain
-    nothing."""
+    """The parts of a lenient constraint that are not enforced, and the formats that
+    constrain nothing."""
     annotations = native.annotations if isinstance(native, SchemaIndex) else tuple(schemas.annotations)
     weakened = (*left_out, *schemas.weakened)
     if not annotations or not constraint.lenient:

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CapturedRule:
-    """A rule whose texts are asked for.
+    """A rule whose texts the grammar captures.
 
     Attributes:
         reference: of the rule.
-        name: of its captures. None if only its ending is asked for.
+        name: of its captures. None if only its ending has captures.
         ending_name: the name of the captures of its ending. None without one.
         body: what stands in front of the ending. None if there is no ending.
         ending: the expression of a suffix or a stop, which belongs to no capture of the
@@ -73,7 +73,8 @@ class CaptureReader:
         return captures
 
     def _begin_of_ending(self, rule: CapturedRule, text: bytes) -> int | None:
-        """Where the ending of a rule begins in its text. None if it has none."""
+        """The offset of a rule's ending in its text: the first place where the body may
+        end and the ending begin. None if the rule has no ending."""
         if rule.ending is None:
             return None
         body, ending = (self._automata[part] for part in (rule.body, rule.ending))

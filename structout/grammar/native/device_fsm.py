@@ -48,7 +48,7 @@ class DeviceGrammar:
 
 @dataclass(frozen=True)
 class DeviceFsmStats:
-    """What a DeviceFSM holds, and what it has computed.
+    """The contents of a DeviceFSM in numbers, and the masks that it has computed.
 
     Attributes:
         num_grammars: different grammars in the tables.
@@ -89,8 +89,8 @@ class DeviceFSM:
         vocabulary: of all grammars.
         device: of the states and logits.
         max_states: the states of all grammars together. Each takes 1 KiB.
-        max_masks: the masks that are kept. Each takes ``V / 8`` bytes. A mask beyond is
-            computed on the device each time that it is needed.
+        max_masks: the number of slots for masks. Each takes ``V / 8`` bytes. A mask
+            without a slot is computed on the device each time that it is needed.
         max_rows: the states that one call of ``rows`` takes. Each takes ``V / 8``
             bytes.
         max_grammars: the number of different grammars.
@@ -345,8 +345,8 @@ class DeviceFSM:
         """Put the masks of states of the index into slots, while there are free ones.
 
         Args:
-            index_states: those that the index does not have, that are not live or have
-                a slot are left out.
+            index_states: the states. It skips any that the index does not have, that
+                are not live or that have a slot.
         """
         grammar, index = entry.grammar, entry.index
         new_masks: dict[int, npt.NDArray[np.int32]] = {}
@@ -415,7 +415,8 @@ class _Ranges:
 
 
 class _MaskSlots:
-    """Which mask is in which slot. Equal masks share one."""
+    """Assigns slots to masks, by their hashes. Equal masks share one, which is free
+    again when no state uses it."""
 
     def __init__(self, capacity: int):
         self._free = list(range(capacity))[::-1]

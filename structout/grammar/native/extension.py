@@ -27,7 +27,7 @@ def core() -> Any:
 
 
 def is_available() -> bool:
-    """Whether the extension module can be imported."""
+    """True if the extension module can be imported."""
     try:
         core()
     except ImportError:

@@ -97,8 +97,8 @@ _MAX_HOSTNAME = 253
 _HOSTNAME = rf"{_UNRESERVED}(?:\.{_UNRESERVED})*"
 _HOSTNAME_BY_SHAPE = rf"{_HOST_LABEL}(?:\.{_HOST_LABEL})*"
 
-# What IDNA allows whatever stands around it, of some alphabets: letters that are
-# themselves in NFKC and in lower case.
+# Letters of some alphabets that IDNA allows in any context: they are themselves in NFKC
+# and in lower case.
 _KANA_AND_HAN = r"\u3005\u3007\u3041-\u3094\u30a1-\u30fa\u4e00-\u9fa5"
 _FROM_LEFT = (
     rf"\u00df-\u00f6\u00f8-\u00ff\u03ac-\u03ce\u0430-\u045f\u0905-\u0939\u0e01-\u0e2e\uac00-\ud7a3{_KANA_AND_HAN}"
@@ -109,7 +109,8 @@ _U_LDH = f"[a-z0-9{_FROM_LEFT}-]"
 # Few enough characters for the label in Punycode to have 63 at most.
 _U_LABEL = f"{_U_END}(?:{_U_LDH}{{0,2}}{_U_END}|{_U_LDH}(?:{_U_END}{_U_LDH}|-{_U_END}){_U_LDH}{{0,5}}{_U_END})?"
 _ANY_LABEL = f"(?:{_UNRESERVED}|{_U_LABEL})"
-# Where one label is written from the right, no other begins with a digit.
+# Beside a label that is written from the right, none may begin with a digit (the Bidi
+# rule of RFC 5893). These have letters only.
 _BIDI_LABEL = f"(?:{_FROM_RIGHT}|[a-z]{{1,63}})"
 _DOT = r"[.\u3002\uff0e\uff61]"
 _IDN_HOSTNAME = (

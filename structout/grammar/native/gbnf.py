@@ -211,7 +211,7 @@ class _Parser:
         return bounded_int(self._take("number", "the id of a token").group())
 
     def _offset(self) -> int:
-        """Where the next token begins."""
+        """The offset of the next token, or the end of the grammar."""
         return self._tokens[self._at].start() if self._at < len(self._tokens) else len(self._text)
 
     def _text_of(self, token: re.Match[str]) -> str:

@@ -17,7 +17,8 @@ _ANY = "(?:.|[\\n\\r\\u2028\\u2029])"  # a regular expression's . is no end of a
 
 @dataclass(frozen=True)
 class RuleOptions:
-    """
+    """The options of one rule.
+
     Attributes:
         is_lazy: whether a text of the rule ends as soon as it may.
         max_chars: the number of characters of a text. None without a limit.

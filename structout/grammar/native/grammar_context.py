@@ -1,5 +1,5 @@
-"""What grammars refer to outside of themselves: JSON schemas, and tokens by their
-names and ids."""
+"""Resolves the outside references of grammars: JSON schemas, and tokens by their names
+and ids."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ _ANY_SIZE = 1 << 30  # of a vocabulary that is not known
 
 
 class GrammarContext:
-    """Adds to rules what a grammar refers to.
+    """Adds references to the rules of a grammar: to schemas, tokens and other grammars.
 
     Args:
         vocabulary: the token ids of the model. Without it a grammar may refer to
@@ -90,7 +90,7 @@ class GrammarContext:
         return rules.token(self._others(ranges) if is_negated else ranges)
 
     def token_of(self, token: int | str) -> int:
-        """The id of a token that is given by its id, its name or its text.
+        """Return the id of a token, given its id, its name or its text.
 
         Raises:
             GrammarError: there is no such token.

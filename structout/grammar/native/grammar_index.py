@@ -10,6 +10,11 @@ from structout.grammar.vocabulary import Vocabulary
 class GrammarIndex:
     """A grammar with recursion over the tokens of a vocabulary. Threads may share it.
 
+    A text's position is the set of all stacks of rules that it may have led to, in a
+    graph-structured stack (Tomita). A mask is the union of pieces: the tokens that one
+    state of a rule allows, whatever lies below it on the stack. A piece is computed
+    once, however deep the stacks are.
+
     Args:
         rules: of the grammar.
         vocabulary: the token ids of the model.
@@ -28,13 +33,13 @@ class GrammarIndex:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no text can be finished."""
+        """True if the grammar has no text: none can be finished."""
         with grammar_errors("the grammar"):
             return self.native.is_empty
 
     @property
     def num_states(self) -> int:
-        """The number of places where texts have stood, since states were last freed."""
+        """The number of positions that texts have had, since states were last freed."""
         return self.native.num_states
 
     @property
@@ -49,7 +54,7 @@ class GrammarIndex:
         return self.native.memory_bytes
 
     def matches(self, text: str | bytes) -> bool:
-        """Whether a text is a whole text of the grammar.
+        """True if the text is a complete one of the grammar.
 
         Raises:
             GrammarLimitError: that takes more than the limits.

@@ -1,4 +1,4 @@
-"""Why no text satisfies a JSON schema, where a usual mistake is the cause."""
+"""Finds the usual mistakes because of which no text satisfies a JSON schema."""
 
 from collections.abc import Callable, Iterator
 from types import NoneType, UnionType
@@ -7,7 +7,7 @@ from typing import Any
 from structout.constraints import exact_json
 from structout.constraints.schema_walks import Node, Nodes, escaped, referred
 
-# How often _allows_finite_text goes over a schema before it gives up and says yes. Each
+# _allows_finite_text gives up after so many passes over a schema, and says yes. Each
 # pass resolves at least one more step of a cycle.
 _MAX_PASSES = 64
 
@@ -52,6 +52,8 @@ def cause_of_impossibility(schema: Any, nodes: Nodes) -> tuple[str, str | None] 
 _MAY_BE_IMPOSSIBLE = frozenset({"$ref", "allOf", "anyOf", "oneOf", "required", "minItems", "const", "enum"})
 
 
+# A least fixed point: a schema counts as finite once the schemas do that it refers to
+# or whose values it must contain. So schemas that must contain each other never count.
 def _allows_finite_text(schema: Any, nodes: Nodes, *, allows_false: bool) -> bool:
     finite: set[int] = set()  # ids of the nodes that are known to have a finite instance
 
@@ -93,8 +95,8 @@ def _is_finite(schema: Any, node: Node, is_finite: Callable[[Any], bool]) -> boo
 
 
 def _lack_of_values(node: Node) -> str:
-    """How an array with ``uniqueItems`` needs more items than there are values, or
-    nothing."""
+    """The message for an array with ``uniqueItems`` that needs more items than there
+    are values. Empty if it finds no such lack."""
     least, items = node.get("minItems"), node.get("items")
     if node.get("uniqueItems") is not True or not isinstance(least, int) or "prefixItems" in node:
         return ""
@@ -128,7 +130,8 @@ def _max_values_of(type_name: object, node: Node) -> int | None:
 
 
 def _has_value_of_its_type(node: Node) -> bool:
-    """Whether a value that ``const`` or ``enum`` lists may have the node's type."""
+    """False if ``const``, or else ``enum``, allows only values that are not of the
+    node's type."""
     types = node.get("type")
     values = [node["const"]] if "const" in node else node.get("enum")
     if types is None or not isinstance(values, list):
@@ -137,8 +140,8 @@ def _has_value_of_its_type(node: Node) -> bool:
 
 
 def _may_have_type(value: Any, names: list[Any]) -> bool:
-    """Whether a JSON value may be of one of the types. An integer counts as any
-    number."""
+    """True if a JSON value may be of one of the types. Every number passes as
+    ``integer``."""
     name = next(name for name, type_ in _PYTHON_TYPES.items() if isinstance(value, type_))
     return name in names or (name == "number" and "integer" in names)
 

@@ -23,7 +23,7 @@ from structout.grammar.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class TextForm:
-    """How JSON is written.
+    """The whitespace and the order of keys in JSON texts.
 
     Attributes:
         any_whitespace: as in :class:`structout.StructuredOutputsConfig`.
@@ -144,19 +144,19 @@ class SchemaIndex:
 
     @cached_property
     def closed(self) -> TokenIndex | None:
-        """The same texts as an automaton with at most 50,000 states, which a device can
+        """An automaton of the same texts with at most 50,000 states, which a device can
         follow.
 
         None if there is none, or making it takes more than 50 ms. There is none where
         values lie inside each other without bound, or where keys without a name or
-        ``uniqueItems`` ask for a memory. With the key order ``declared`` an object has
+        ``uniqueItems`` need a memory. With the key order ``declared`` an object has
         a state for each key; with ``any``, one for each set of keys.
         """
         automaton = self.native.closed(_CLOSURE_LIMITS.as_native())
         return None if automaton is None else TokenIndex(Automaton(automaton), self._vocabulary)
 
     def matches(self, text: str | bytes) -> bool:
-        """Whether a text can be generated: it is valid, and written in the given form.
+        """True if a text can be generated: it is valid, and written in the given form.
 
         Raises:
             GrammarLimitError: that takes more than the limits.

@@ -7,8 +7,8 @@ from urllib.parse import unquote
 
 from structout.constraints.schema_walks import escaped, unescaped
 
-# What such a keyword holds counts the other way round, or against others. So the whole
-# keyword is left out, and the schema becomes weaker and not stronger.
+# A weaker part inside of these may make the schema stronger: a weaker ``not`` forbids
+# more. So the whole keyword goes, and the schema becomes weaker and not stronger.
 _NEGATING = ("not", "if", "oneOf", "contains")
 # Without the first keyword, these would apply to more.
 _DEPENDENT = {"patternProperties": ("additionalProperties", "unevaluatedProperties")}
@@ -23,8 +23,8 @@ def without(schema: Any, pointer: str) -> tuple[Any, list[str]]:
         pointer: JSON pointer to the keyword, or to a part of its value, from ``#``.
 
     Returns:
-        the copy, and pointers to the keywords that were left out. These stand further
-        out where the given one is negated.
+        the copy, and pointers to the keywords that it lacks. These stand further out
+        where the given one is negated.
 
     Raises:
         LookupError: the schema has nothing at this place.

@@ -1,4 +1,4 @@
-"""How a lexer reads the rules that are one terminal."""
+"""Options of the rules that a lexer reads as one terminal."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ class LexemeOptions:
     """The attributes of a rule in Lark.
 
     Attributes:
-        is_lexeme: whether the rule is read as one terminal.
+        is_lexeme: whether the lexer reads the rule as one terminal.
         is_lazy: whether that ends as soon as it may.
         suffix: the expression that it ends with. None without one.
         stop: a text that it ends with, which belongs to what follows if that begins so.
@@ -35,7 +35,7 @@ class LexemeOptions:
         return rules.add_text(self.stop) if self.stop else self.suffix
 
     def capture(self, rules: RuleSet, name: str, body: int | None = None) -> None:
-        """Note that the texts of a rule are asked for, if they are.
+        """Add the rule to ``rules.captured`` if it or its ending has a capture name.
 
         Args:
             rules: of the grammar.

@@ -1,4 +1,4 @@
-"""What the engine's grammars share, whatever they were compiled into."""
+"""The base class of grammars of structout's own engine."""
 
 from abc import abstractmethod
 from collections.abc import Sequence

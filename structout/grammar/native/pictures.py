@@ -1,4 +1,4 @@
-"""What pictures of states show, and such pictures in the language of graphviz."""
+"""The content of pictures of states, and its form in the language of graphviz."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ class StateGraph(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """What a picture shows: arrows between states, and the states that may end a
+    """The content of a picture: arrows between states, and the states that may end a
     text."""
 
     arrows: list[Arrow]
@@ -54,7 +54,7 @@ def picture_of(graph: StateGraph, shown: frozenset[int] = frozenset()) -> Pictur
     """Turn states into a picture.
 
     The edges between two states are one arrow. So is a path on which no other begins,
-    joins or ends: the states inside it are left out, but for those of ``shown``.
+    joins or ends: of the states inside it, only those in ``shown`` appear.
     """
     num_entries: Counter[int] = Counter()
     for step in graph.steps.values():

@@ -77,7 +77,7 @@ class LazyProduct:
 
     @property
     def is_busy(self) -> bool:
-        """Whether another thread uses the product now."""
+        """True while another thread is in a call of the product."""
         return self._native.is_busy
 
     def next(self, state: int, byte: int) -> int:

@@ -19,7 +19,7 @@ _MAX_DIGITS = 18  # int() refuses more than 4,300 digits
 
 @dataclass(frozen=True)
 class Way:
-    """How a text goes on where free text ends.
+    """A continuation of the text after free text, such as a tag after its trigger.
 
     Attributes:
         part: the expression that follows.
@@ -43,12 +43,12 @@ class RuleSet:
             a greedy lexer reads, instead of bytes.
         shared: other rules, to whose expressions those of these rules are added. They
             do not see each other's names.
-        is_labelled: whether ``labels`` are kept. Those of ``shared`` are, if it has
-            some.
+        is_labelled: whether these rules have ``labels``. With ``shared`` they have its
+            labels instead, if it has some.
 
     Attributes:
         labels: the names of all rules and of the parts that ``label`` names, by the
-            expressions that stand for them. None if they are not kept.
+            expressions that stand for them. None without labels.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class RuleSet:
         return self._references[name]
 
     def label(self, name: str, part: int) -> int:
-        """Name a part, by a rule of its own, if labels are kept. The language is the
-        same."""
+        """Name a part, by a rule of its own, if these rules have labels. The language
+        stays the same."""
         if self.labels is None:
             return part
         reference: int = self.native.add_rule(name)
@@ -96,7 +96,7 @@ class RuleSet:
         return reference
 
     def unlabel(self, name: str) -> None:
-        """Drop the label of a rule, if labels are kept."""
+        """Drop the label of a rule, if these rules have labels."""
         if self.labels is not None:
             self.labels.pop(self._references[name], None)
 
@@ -129,8 +129,8 @@ class RuleSet:
         """Add any UTF-8 text up to one of several ends.
 
         Args:
-            stops: texts that end it, each where it first occurs, and what follows. Of
-                several that occur first at the same place, the longest counts.
+            stops: texts that end it, each where it first occurs, and what follows. If
+                several first occur at the same place, the longest counts.
             excluded: texts that must not occur in front of a stop. A stop may contain
                 one.
             anywhere: what may follow any character, and instead of the text.
@@ -242,7 +242,7 @@ class RuleSet:
         return network
 
     def capture_parser(self) -> Any:
-        """What finds the texts of ``captured``, a ``CaptureParser`` of the core.
+        """A ``CaptureParser`` of the core, which finds the texts of ``captured``.
 
         Raises:
             GrammarLimitError: the rules would exceed one of the limits.
@@ -250,7 +250,7 @@ class RuleSet:
         return self._parser_of([rule.reference for rule in self.captured])
 
     def label_parser(self) -> Any:
-        """The same for the texts of ``labels``."""
+        """A ``CaptureParser`` of the core, which finds the texts of ``labels``."""
         return self._parser_of(list(self.labels or ()))
 
     def _parser_of(self, references: list[int]) -> Any:
@@ -263,7 +263,7 @@ class RuleSet:
     def automaton(self) -> Automaton | None:
         """The language as an automaton. None if the rules refer to themselves, except
         at their ends, or if the automaton would exceed one of the limits, or take more
-        than 0.2 s. None if texts of rules are asked for: an automaton knows no
+        than 0.2 s. None if the grammar captures texts of rules: an automaton knows no
         rules."""
         if self.captured:
             return None

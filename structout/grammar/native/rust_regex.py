@@ -18,7 +18,7 @@ _MEMBERS = {
     r"\w": r"\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\u200c\u200d\u24b6-\u24e9"
     r"\u{1f130}-\u{1f149}\u{1f150}-\u{1f169}\u{1f170}-\u{1f189}",
 }
-# Those of \D and \S, which have no other spelling inside a class.
+# The insides of \D and \S as members of a class, where [^...] cannot stand.
 _OTHER_MEMBERS = {
     r"\D": r"\P{Nd}",
     r"\S": r"\0-\x08\x0e-\x1f!-\x84\x86-\x9f\xa1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e\u2030-\u205e"
@@ -116,7 +116,7 @@ def _class(part: str, ignores_case: bool) -> str:
 
 
 def _members_in_other_case(written: list[str]) -> list[str]:
-    """What a class needs beside its members to have them in any case."""
+    """The members that a class must gain to have all of its own in any case."""
     others: list[str] = []
     i = 0
     while i < len(written):

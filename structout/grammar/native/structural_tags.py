@@ -19,8 +19,9 @@ START = "text"
 _MAX_NESTING = 200
 _ANY = r"[\s\S]"
 
-# How a marker is written whose text is the name of a token. Special tokens have no
-# text of their own; added ones may have one.
+# The spellings of a marker that is the name of a token: as a special token, as any
+# added token, as text, or as a special token or text. Special tokens have no text of
+# their own; added ones may have one.
 _AS_SPECIAL, _AS_ADDED, _AS_TEXT, _AS_EITHER = _SPELLINGS = ("special", "added", "text", "either")
 
 
@@ -33,7 +34,8 @@ class SchemaFormat:
         pointer: JSON pointer to it in the tag.
         style: "json", or the name of another notation of arguments.
         key_order: "any" or None, which leaves it to the configuration.
-        max_whitespace: the same for the characters in a row.
+        max_whitespace: the most characters of whitespace in a row, or None, which
+            leaves it to the configuration.
         whitespace_pattern: regular expression of the whitespace between two tokens of
             JSON, where the configuration allows any, or None.
         excluded: texts that string values and keys must not contain.
@@ -71,8 +73,8 @@ def structural_tag_rules(
         add_schema: called for each ``json_schema``.
         context: what grammars inside may refer to, and the tokens that the tag may
             name.
-        stop_token_ids: tokens that end the text. A marker that is one of them is left
-            to the end of the text.
+        stop_token_ids: tokens that end the text. A marker that is one of them adds
+            nothing to the rules: the end of the text is the marker.
 
     Raises:
         GrammarError: the tag is malformed or uses what is not supported. Its pointer is
@@ -106,7 +108,7 @@ class _Around:
 
     @property
     def inner(self) -> "_Around":
-        """The same for a format that others follow."""
+        """The tag around a format that others follow: it has the same ends."""
         return _Around(self.ends)
 
 
@@ -114,7 +116,8 @@ _OUTSIDE = _Around()
 
 
 class _Fields:
-    """The fields of one format, each of which is read once."""
+    """The fields of one format. Each can be taken once, and ``finish`` refuses those
+    that nobody took."""
 
     def __init__(self, value: object, pointer: str, default_type: str | None = None):
         self.pointer = pointer
@@ -238,11 +241,11 @@ class _Translator:
         return self._rules.add_alternatives([[marker], [self._rules.add_text(piece)]]) if self._allows_text else marker
 
     def _is_spelled(self, mark: Mark) -> bool:
-        """Whether a mark is text alone."""
+        """True if a mark is a text without names of tokens."""
         return isinstance(mark, str) and (self._names is None or self._names.search(mark) is None)
 
     def _may_be_spelled(self, mark: Mark) -> bool:
-        """Whether a mark may be written as text."""
+        """True if a mark may be written as text, without tokens."""
         return isinstance(mark, str) and (self._allows_text or self._is_spelled(mark))
 
     def _token(self, fields: _Fields, token: object) -> int:
@@ -312,8 +315,8 @@ class _Translator:
     def _add_free_text(
         self, stops: dict[str, Way], excluded: tuple[str, ...], around: _Around, tokens: Sequence[Way] = ()
     ) -> int:
-        """Any text up to a stop, to one of ``tokens``, which are what begins with a
-        special token, or to the end of the tag around it."""
+        """Any text up to a stop, to one of ``tokens``, which begin with a special
+        token, or to the end of the tag around it."""
         ways = [Way(self._nothing)]
         texts = [end for end in around.ends if isinstance(end, str)]  # what looks like a special token is none
         if around.closes:

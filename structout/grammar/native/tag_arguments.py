@@ -150,7 +150,7 @@ class ArgumentRules:
         return None if value is None else self._rules.add_sequence([self._line_break, value])
 
     def _opening_of(self, key: int, kind: str) -> int:
-        """What stands in front of a value whose key is an expression."""
+        """The expression of the text in front of a value whose key is an expression."""
         before, after = self._style.opening("\0", kind).split("\0")
         return self._rules.add_sequence([self._rules.add_text(before), key, self._rules.add_text(after)])
 
@@ -246,7 +246,10 @@ def _texts_of(pattern: str) -> Automaton:
 
 
 class _Presence:
-    """Which entries of an object are there, in their order.
+    """The choices of entries that an object may have, in their order.
+
+    A rule for each choice so far would grow exponentially: choices that allow the same
+    rest share one.
 
     Args:
         rules: where the choices are added.
@@ -276,7 +279,7 @@ class _Presence:
         return self._rules.add_sequence(parts) if parts else self._rules.add_text("")
 
     def _rest(self, i: int, count: int, taken: frozenset[str], needed: frozenset[str]) -> int | None:
-        """What may follow the entries before ``i``.
+        """The expression of the entries from ``i`` on. None if no choice is allowed.
 
         Args:
             i: the next entry.

@@ -35,8 +35,8 @@ class TagSchemas:
         form: how JSON is written, where the tag does not say.
         limits: what each schema may cost.
         ignored_formats: as in :class:`SchemaIndex`.
-        is_lenient: whether keywords that a style of arguments cannot enforce are left
-            out.
+        is_lenient: whether to go without keywords that a style of arguments cannot
+            enforce, instead of refusing them.
 
     Attributes:
         annotations: JSON pointers to each ``format`` that constrains nothing.
@@ -103,7 +103,7 @@ class _Document:
             excluded: texts that no string and no key contains.
 
         Returns:
-            None if there is no value, and ``types`` are given.
+            None if the part allows no value of ``types``.
         """
         schema, documents = self._part(pointer, types, excluded)
         key = (schema, tuple(documents.items()), self._form)
@@ -202,7 +202,7 @@ class _Document:
             raise error.at(place, keyword_at(place)) from None
 
     def _place(self, pointer: str, own: str) -> str:
-        """Where a place in a compiled part is in the tag."""
+        """JSON pointer in the tag to the place ``own`` of a part that was compiled."""
         document, _, inside = own.partition("#")
         if document == _DOCUMENT:
             return self._given.pointer + inside

@@ -109,12 +109,12 @@ class TokenIndex:
         return self.native.next(state, token)
 
     def accepts(self, state: int) -> bool:
-        """Whether the text may end in the state."""
+        """True if the text may end in the state."""
         return self.native.accepts(state)
 
     def is_live(self, state: int) -> bool:
-        """Whether tokens lead from the state to the end of a text. A state that is not
-        live is never entered."""
+        """True if tokens lead from the state to the end of a text. An allowed token
+        leads to such states only."""
         return self.native.is_live(state)
 
     def forced(self, state: int) -> bytes:

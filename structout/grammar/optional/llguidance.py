@@ -162,7 +162,7 @@ class LlguidanceBackend(StructuredOutputBackend):
     def _json_spec(self, schema: Any) -> str:
         if schema is False:
             raise GrammarError("llguidance refuses it: the schema is false", kind=GrammarErrorKind.IMPOSSIBLE)
-        # llguidance takes options inside the schema. Those of its author do not count.
+        # llguidance takes options inside the schema. These replace those of its author.
         known = {**({} if schema is True else schema), "x-guidance": self._options}
         grammars = [{"lark_grammar": f"{_NO_FORCING}start: @json"}, {"name": "json", "json_schema": known}]
         return exact_json.dumps({"grammars": grammars}, ensure_ascii=False)

@@ -22,8 +22,8 @@ def refuse_nul(constraint: Constraint) -> None:
 
 
 class OptionalGrammar(StructuredOutputGrammar):
-    """What the grammars of other engines share: stop tokens, which the engine never
-    sees, the tokens of the text, and forced tokens.
+    """The base class of grammars of other engines. It handles stop tokens, which the
+    engine never sees, the tokens of the text, and forced tokens.
 
     Args:
         vocabulary: the token ids of the model.
@@ -56,11 +56,11 @@ class OptionalGrammar(StructuredOutputGrammar):
 
     @abstractmethod
     def _may_end(self) -> bool:
-        """Whether the text is complete."""
+        """True if the text is complete."""
 
     @abstractmethod
     def _forced_bytes(self) -> bytes:
-        """What ``forced_bytes`` returns where the text has not ended."""
+        """The result of ``forced_bytes`` for a text that has not ended."""
 
     @abstractmethod
     def _at_start(self, stop_token_ids: Sequence[int]) -> "OptionalGrammar":

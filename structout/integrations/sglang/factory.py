@@ -1,4 +1,5 @@
-"""What SGLang calls to make the grammar backend, with the settings of its server."""
+"""The function with which SGLang makes the grammar backend, from its server's
+settings."""
 
 from collections.abc import Iterable
 from typing import Any

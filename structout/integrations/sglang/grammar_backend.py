@@ -90,7 +90,7 @@ class StructoutGrammarBackend(BaseGrammarBackend):  # type: ignore[misc]  # mypy
 
     @property
     def is_support_token_filter(self) -> bool:
-        """Whether SGLang may restrict the tokens of the reasoning (strict thinking)."""
+        """True: SGLang may restrict the tokens of the reasoning (strict thinking)."""
         return True
 
     @staticmethod

@@ -15,9 +15,9 @@ class GrammarCache(MutableMapping[Key, Any]):
     SGLang keeps every constraint that it has ever compiled, and every failure. A server
     whose clients send a new schema with each request would run out of memory.
 
-    What is kept depends only on the order of requests and on the constraints, so the
+    The entries depend only on the order of requests and on the constraints, so the
     caches of tensor-parallel ranks agree. A grammar without a ``memory_bytes`` is not
-    kept: SGLang's own failures, such as timeouts, say nothing about the constraint.
+    cached: SGLang's own failures, such as timeouts, say nothing about the constraint.
 
     Args:
         max_bytes: memory for grammars and keys.

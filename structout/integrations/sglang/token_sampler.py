@@ -17,8 +17,8 @@ class StructoutSampler(Sampler):  # type: ignore[misc]  # mypy does not read SGL
     """Draws the tokens of a batch with :func:`structout.masked_sample`.
 
     SGLang has applied the masks of the grammars to the logits by then. The order of the
-    filters is structout's: min-p, top-k, top-p, each over what is left. The logits are
-    only read.
+    filters is structout's: min-p, top-k, top-p, each over the tokens that the one
+    before keeps. The logits are only read.
 
     A row from which nothing can be drawn gets token 0, because SGLang feeds the ids to
     the model before it looks at them. If the row has a grammar, the grammar refuses the
@@ -45,7 +45,7 @@ class StructoutSampler(Sampler):  # type: ignore[misc]  # mypy does not read SGL
         *,
         logprob_logits: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Draw one token from each row, and write what was asked of logprobs to
+        """Draw one token from each row, and write the requested logprobs to
         ``logits_output``.
 
         Args:

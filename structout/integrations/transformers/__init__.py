@@ -30,8 +30,8 @@ __all__ = [
     "structured_batching",
 ]
 
-# What derives from transformers' classes. The command imports this package before it
-# knows whether transformers is installed.
+# Names that need transformers' classes, imported on first use. The command imports this
+# package before it knows whether transformers is installed.
 _MODULE_OF = {
     "StructuredBatchingProcessor": "continuous_batching",
     "StructuredLogitsProcessor": "logits_processor",

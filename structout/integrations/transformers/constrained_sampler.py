@@ -178,7 +178,8 @@ def row_seeds(seed: int, num_rows: int) -> list[int]:
 
 
 def _mix(number: int) -> int:
-    """Permute 64-bit integers so that no pattern of the input is left (SplitMix64).
+    """Permute 64-bit integers so that the output shows no pattern of the input
+    (SplitMix64).
 
     Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
     OOPSLA 2014.

@@ -70,8 +70,8 @@ class Generation:
     @cached_property
     def parsed(self) -> list[Any]:
         """Each text read back by ``StructuredOutputsParams.parse``: values of the type
-        that was given as ``json`` or ``choice``, parsed JSON, the calls of ``tools``,
-        or the text itself. None for texts that are not complete.
+        passed as ``json`` or ``choice``, parsed JSON, the calls of ``tools``, or the
+        text itself. None for texts that are not complete.
 
         Raises:
             ValueError: a validator of the type refuses a text.
@@ -130,14 +130,14 @@ def generate(
         formats: the same.
         params: a constraint with further options; or a list of one for each prompt,
             None for a prompt whose answer is free.
-        describe: whether the system message of chat prompts tells the model what is
-            asked for: the tools, unless the chat template tells them, the schema or the
-            choices. The model follows the constraint in any case, and what it writes
-            is often better if it knows it.
+        describe: whether the system message of chat prompts describes the constraint:
+            the tools, unless the chat template describes them, the schema or the
+            choices. The model follows the constraint in any case, and what it writes is
+            often better if it knows it.
         manager: made for this tokenizer and lm_head. Default: one that later calls with
             the same tokenizer share, so that a constraint compiles once.
         num_return_sequences: texts for each prompt.
-        seed: any integer of 64 bits. The same seed draws the same texts.
+        seed: any integer of 64 bits. Equal seeds draw equal texts.
         jump_forward: see :func:`masked_generate`.
         device_fsm: see :func:`masked_generate`.
         streamer: one of transformers' streamers. See :func:`stream` for an iterator.

@@ -54,8 +54,9 @@ class StructuredLogitsProcessor(transformers.LogitsProcessor):  # type: ignore[m
     ``request_ids``.
 
     Args:
-        tokenizer: the model's tokenizer. Its manager is shared with others, and made
-            when the width of the scores is known, in the first call.
+        tokenizer: the model's tokenizer. The first call makes its manager, because it
+            needs the width of the scores. Other users of the tokenizer share the
+            manager.
         json: as in :class:`structout.StructuredOutputsParams`; for all rows.
         regex: the same.
         choice: the same.
@@ -67,8 +68,8 @@ class StructuredLogitsProcessor(transformers.LogitsProcessor):  # type: ignore[m
             they are: the processor follows forks of them.
 
     Raises:
-        GrammarError: the constraint is malformed. What only compiling finds is raised
-            in the first call.
+        GrammarError: the constraint is malformed. The first call raises errors that
+            only compiling finds.
         ValueError: the arguments do not go together.
     """
 

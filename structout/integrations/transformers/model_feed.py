@@ -11,9 +11,9 @@ class ModelFeed:
 
     Inputs are prepared and caches kept by transformers' own methods, so that every
     model that ``generate`` supports can be fed one token a row. All rows have the same
-    number of columns. Where a row got fewer tokens than another, or has forgotten some,
-    its columns are gaps that attention masks out: that takes a cache of keys and
-    values. With sliding-window attention gaps still take up room in the window.
+    number of columns. A row that got fewer tokens than another, or has forgotten some,
+    has gaps: columns that attention masks out. Gaps need a cache of keys and values.
+    With sliding-window attention gaps still take up room in the window.
 
     Args:
         model: a transformers model.

@@ -55,7 +55,7 @@ def chat_text(tokenizer: Any, messages: Any, params: StructuredOutputsParams | N
         tokenizer: a Hugging Face tokenizer.
         messages: dicts with ``role`` and ``content``.
         params: as in :func:`tokens_of`.
-        describe: the same. Where the template tells the model its tools, the system
+        describe: the same. If the template already describes the tools, the system
             message does not.
 
     Raises:
@@ -95,7 +95,7 @@ def _described(messages: Sequence[Mapping[str, Any]], params: StructuredOutputsP
 
 
 def description_of(params: StructuredOutputsParams) -> str:
-    """What a model is told about a constraint.
+    """The description of a constraint in the system message, for the model.
 
     Raises:
         ValueError: the constraint is a regular expression, a grammar or a structural

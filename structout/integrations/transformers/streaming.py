@@ -34,7 +34,7 @@ class TextStream(Iterator[str]):
 
     @property
     def result(self) -> Generation:
-        """What :func:`generate` returns. Waits for the end of the text.
+        """The result, as :func:`generate` returns it. Waits for the end of the text.
 
         Raises:
             CancelledError: the stream was closed.

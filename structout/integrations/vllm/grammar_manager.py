@@ -28,8 +28,7 @@ _HAS_STRIDE = "mask_stride" in apply_grammar_bitmask.__code__.co_varnames
 
 
 class Grammar:
-    """What vLLM keeps of a request's grammar, with the methods that vLLM's own have for
-    one request.
+    """A request's grammar as vLLM holds it: a handle whose methods call the manager.
 
     The request is finished when vLLM drops this object, however the request ends.
 
@@ -87,8 +86,8 @@ class PendingGrammar(Future["Grammar | GrammarError"]):
 class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read vLLM
     """vLLM's ``StructuredOutputManager`` over structout's.
 
-    Where vLLM is configured with a backend that structout does not have, it is vLLM's
-    own.
+    It acts as vLLM's own if structout lacks the configured backend or cannot read the
+    model's tokenizer, or if the engine runs without one.
 
     Args:
         vllm_config: vLLM's config.
@@ -238,7 +237,8 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
         super().clear_backend()
 
     def is_reasoning(self, request: Any) -> bool:
-        """Whether the constraint of a request may not hold yet."""
+        """True until vLLM has found the end of the reasoning, after which the
+        constraint applies. False without a reasoning parser."""
         return self.reasoner_cls is not None and not request.structured_output_request.reasoning_ended
 
 
@@ -271,8 +271,9 @@ def ending_dead_ends(accept_tokens: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def drop_undrawn(new_token_ids: list[int]) -> bool:
-    """Whether the last token could not be drawn. It is removed: vLLM ends the request
-    with an error, and sends this list to the client."""
+    """True if a token could not be drawn, which a negative id marks. The list then
+    loses the tokens from that id on: vLLM ends the request with an error, and sends
+    this list to the client."""
     if not new_token_ids or min(new_token_ids) >= 0:
         return False
     del new_token_ids[next(i for i, token in enumerate(new_token_ids) if token < 0) :]

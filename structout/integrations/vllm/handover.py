@@ -44,15 +44,16 @@ def scheduler_manager(vllm_config: Any) -> GrammarManager:
 
 
 def can_keep_states(vllm_config: Any) -> bool:
-    """Whether the workers of an engine can keep the states of grammars."""
+    """True if the workers of an engine can keep the states of grammars: they share one
+    scheduler, learn drafts in time, and draw with structout's ops."""
     # With an external launcher each rank has a scheduler, and all must schedule alike.
     has_one_scheduler = vllm_config.parallel_config.distributed_executor_backend != "external_launcher"
     return has_one_scheduler and _knows_drafts(vllm_config) and not _draws_by_itself(vllm_config)
 
 
 def _knows_drafts(vllm_config: Any) -> bool:
-    """Whether the worker's host can learn the drafts before it computes a step's
-    logits, and needs no grammar to make them."""
+    """True if the worker's host can learn the drafts before it computes a step's
+    logits, and drafting needs no grammar."""
     if vllm_config.speculative_config is None:
         return True
     # V2 has them on the device in any case; V1 only sometimes.
@@ -61,8 +62,8 @@ def _knows_drafts(vllm_config: Any) -> bool:
 
 
 def _draws_by_itself(vllm_config: Any) -> bool:
-    """Whether the draw of model runner V2 is vLLM's own, which draws any token where
-    nothing is allowed, or several at once."""
+    """True if model runner V2 draws with vLLM's own code, which draws an arbitrary
+    token from a row that allows none, or several at once (diffusion)."""
     if not vllm_config.use_v2_model_runner:
         return False
     model, drafts = vllm_config.model_config, vllm_config.speculative_config
@@ -71,15 +72,16 @@ def _draws_by_itself(vllm_config: Any) -> bool:
 
 
 def _accepts_by_itself(speculative_config: Any) -> bool:
-    """Whether model runner V2 may accept drafts that are not drawn."""
+    """True if model runner V2 may accept a draft that is not the drawn token: another
+    rule of acceptance than the standard one, or sampled drafts."""
     return speculative_config is not None and (
         speculative_config.rejection_sample_method != "standard" or speculative_config.draft_sample_method != "greedy"
     )
 
 
 def is_handed_over(params: Any) -> bool:
-    """Whether a worker keeps the state of the request with these sampling
-    parameters."""
+    """True if the request with these sampling parameters was handed over: a worker
+    keeps its state."""
     return params is not None and params.structured_outputs is not None and _MARK in (params.extra_args or {})
 
 

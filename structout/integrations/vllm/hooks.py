@@ -109,8 +109,8 @@ def _exists(hook: Hook) -> bool:
 
 
 def install(*, with_manager: bool = True, with_sampler: bool = True) -> None:
-    """Replace the names. Those that are replaced already stay as they are. If this
-    vLLM lacks one of them, log a warning and replace none.
+    """Replace the names. Names that are replaced already stay as they are. If this vLLM
+    lacks one of them, log a warning and replace none.
 
     Args:
         with_manager: whether structout checks, compiles and tracks constraints.

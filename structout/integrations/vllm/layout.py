@@ -15,7 +15,7 @@ class Layout:
     Args:
         requests: the ``CachedRequestState`` of each request of the batch.
         num_drafts: how many drafts each request has in this step; None without drafts.
-        drafts: the drafts of each request, as far as they are known on the host.
+        drafts: the drafts of each request, as far as the host knows them.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Layout:
 
     @cached_property
     def place_of_row(self) -> npt.NDArray[np.int64]:
-        """How many drafts precede each row."""
+        """The number of drafts that precede each row in its request."""
         return np.arange(self.num_rows) - self.row_indptr[self.index_of_row]
 
     def rows_of(self, requests: Iterable[Any]) -> Iterator[tuple[Any, int, Sequence[int]]]:

@@ -11,7 +11,9 @@ from structout.ops.token_logprobs import MAX_TOP_N, token_logprobs
 
 
 def is_dense(metadata: Any, logprobs_mode: str) -> bool:
-    """Whether a batch needs the logprobs of all tokens.
+    """True if a batch needs the logprobs of all tokens: for all or more than 64
+    likeliest tokens, for tokens that a request lists, or in a mode other than
+    raw_logprobs.
 
     Args:
         metadata: vLLM's ``SamplingMetadata``.
@@ -62,7 +64,7 @@ def _distinct(top_ids: torch.Tensor) -> torch.Tensor:
 def dense_logprobs(
     sampler: Any, logits: torch.Tensor, ids: torch.Tensor, masks: DeviceMasks | None, metadata: Any
 ) -> LogprobsTensors:
-    """What vLLM's own sampler returns where a list of tokens is not enough.
+    """The logprobs from vLLM's own sampler, which needs a float32 copy of all logits.
 
     Args:
         sampler: vLLM's ``Sampler``.

@@ -17,7 +17,7 @@ _Masks = npt.NDArray[np.int32]
 
 
 def edits_masks(sampling_params: Any) -> bool:
-    """Whether the parameters forbid tokens."""
+    """True if the parameters may forbid tokens in some step."""
     p = sampling_params
     return bool(p.allowed_token_ids is not None or p.bad_words_token_ids or p.min_tokens)
 

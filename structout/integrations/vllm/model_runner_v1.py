@@ -33,7 +33,7 @@ from structout.ops.verify_drafts import verify_drafts
 _MASKS = "structout_masks"  # attribute of the input batch, from one hook to the next
 _SAMPLER = "structout_sampler"  # attribute of the model runner
 
-# What masked_sample, apply_logit_bias and the masks do instead of these.
+# The processors whose work masked_sample, apply_logit_bias and the masks do.
 _REPLACED_PROCESSORS = (MinPLogitsProcessor, LogitBiasLogitsProcessor, MinTokensLogitsProcessor)
 
 _Ints = npt.NDArray[np.int64]
@@ -114,7 +114,7 @@ def sampling(sample: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wants_processed_logprobs(runner: Any) -> bool:
-    """Whether a request asks for logprobs after all filters, which only vLLM's sampler
+    """True if a request asks for logprobs after all filters, which only vLLM's sampler
     computes."""
     is_processed = runner.sampler.logprobs_mode.startswith("processed")
     return is_processed and runner.input_batch.sampling_metadata.max_num_logprobs is not None
@@ -122,7 +122,7 @@ def _wants_processed_logprobs(runner: Any) -> bool:
 
 def _undrawn_where_disallowed(token_ids: torch.Tensor, masks: MaskBatch, layout: Layout) -> torch.Tensor:
     """Tokens ``[B, S]`` with a negative one in place of each that its mask does not
-    allow: where nothing is left, vLLM's sampler draws any."""
+    allow: vLLM's sampler draws an arbitrary token from a row that allows none."""
     bitmask = masks.to(token_ids.device)
     if len(bitmask) == 0:
         return token_ids

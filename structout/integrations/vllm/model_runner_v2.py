@@ -246,14 +246,14 @@ def postprocessing(postprocess_sampled: _Function) -> _Function:
 
 
 def _is_own_draw(sampler: Any) -> bool:
-    """Whether the engine's configuration asks for a draw that is vLLM's own: it is
-    watermarked, or returned with the tokens that the filters keep."""
+    """True if the engine is configured for a draw of vLLM's own: one with a watermark,
+    or one that also returns the tokens that the filters keep."""
     return type(sampler) is not Sampler or bool(sampler.return_sampling_mask)
 
 
 def _is_own_verification(rejection_sampler: Any) -> bool:
-    """Whether the engine's configuration asks for a rule of acceptance other than the
-    standard one."""
+    """True if the engine is configured for a rule of acceptance other than the standard
+    one, such as block verification, or for a draw of vLLM's own."""
     return (
         type(rejection_sampler) is not RejectionSampler
         or _is_own_draw(rejection_sampler.sampler)

@@ -26,9 +26,9 @@ class Proposer:
         return [[0] * self._num_drafts if tokens else [] for tokens in sampled_token_ids]
 
     def load_model(self, *_: Any, **__: Any) -> None:
-        """There is none."""
+        """Do nothing: the drafts need no model."""
 
 
 def is_jump_forward(speculative_config: Any) -> bool:
-    """Whether vLLM was configured with :class:`Proposer`."""
+    """True if vLLM is configured to draft with :class:`Proposer`."""
     return speculative_config is not None and speculative_config.model == f"{Proposer.__module__}.{Proposer.__name__}"

@@ -21,16 +21,16 @@ from structout.integrations.client_tags import as_parsers_read, current_structur
 
 _log = logging.getLogger("vllm.structout")
 
-# vLLM's backend names. Naming one rules out the others, in vLLM as here.
-# By vLLM's names. What a named engine refuses, such as Lark in xgrammar, is served by
-# structout's own.
+# structout's engines by vLLM's names of backends. A named engine comes first:
+# structout's own serves what it refuses, such as Lark in xgrammar, and no third one is
+# tried.
 _BACKENDS = {"auto": "auto", "xgrammar": "xgrammar", "guidance": "llguidance"}
 
 _KEY_ORDER = "structout_key_order"  # in the extra_args of SamplingParams
 
 
 def serves(structured_outputs_config: Any, tokenizer: Any) -> bool:
-    """Whether structout has the backend that vLLM was configured with, and reads the
+    """True if structout has the backend that vLLM is configured with, and can read the
     model's tokenizer."""
     is_read = isinstance(tokenizer, PreTrainedTokenizerBase) or mistral_tokenizer(tokenizer) is not None
     return structured_outputs_config.backend in _BACKENDS and is_read
@@ -81,7 +81,8 @@ def params_of(
 
 @lru_cache(maxsize=8)
 def _reasoning_marks(parser: str, tokenizer: Any) -> tuple[str, ...]:
-    """What begins and ends a reasoning for one of vLLM's parsers."""
+    """The texts that begin and end a reasoning for one of vLLM's parsers, such as
+    ``<think>`` and ``</think>``."""
     from vllm.reasoning import ReasoningParserManager
 
     reader = ReasoningParserManager.get_reasoning_parser(parser)(tokenizer)
@@ -133,8 +134,7 @@ def checking_tags(validate: Callable[..., None]) -> Callable[..., None]:
 
 
 def _takes(validate: Callable[..., None], sampling_params: Any, *arguments: Any) -> bool:
-    """Whether vLLM's own validation accepts a constraint. The constraint is not
-    changed."""
+    """True if vLLM's own validation accepts a constraint. It validates a copy."""
     tried = copy.copy(sampling_params)
     tried.structured_outputs = replace(sampling_params.structured_outputs)
     try:

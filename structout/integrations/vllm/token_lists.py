@@ -14,7 +14,8 @@ _Array = npt.NDArray[Any]
 
 
 class TokenCounts:
-    """How often each token of a request is in its output; 0 if only in its prompt.
+    """The number of times each token of a request is in its output: 0 for one that only
+    the prompt has.
 
     Args:
         prompt_token_ids: the tokens of the prompt.

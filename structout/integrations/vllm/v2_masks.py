@@ -51,7 +51,8 @@ def upload_masks(worker: Any, masks: MaskBatch, input_batch: Any) -> None:
 
 
 def take_masks(input_batch: Any) -> StepMasks | None:
-    """The masks that were left with the batch; None if no row is constrained."""
+    """Remove the masks from the batch, and return them; None if no row is
+    constrained."""
     return vars(input_batch).pop(_ATTRIBUTE, None)
 
 

@@ -129,7 +129,8 @@ def _part(context: Any, requests: slice, rows: slice) -> Any:
 
 
 def _sampling_params(sampler: Any, context: Any) -> SamplingParams:
-    """The parameters of the rows. What no request of the batch uses is left out."""
+    """The parameters of the rows. A filter that no request of the batch uses is
+    None."""
     states, requests, rows = sampler.sampling_states, context.idx_mapping_np, context.expanded_idx_mapping
     if np.all(states.temperature.np[requests] == 0.0):
         return SamplingParams(temperature=0.0)
@@ -195,7 +196,7 @@ def _has_thinking_budget(sampler: Any, requests: npt.NDArray[np.int32]) -> bool:
 
 
 def _needs_masked_logits(sampler: Any, requests: npt.NDArray[np.int32]) -> bool:
-    """Whether a processor reads what the masks disallow.
+    """True if a logits processor needs logits that the masks are applied to.
 
     ``min_tokens`` gives stop tokens back where the grammar allows nothing else, a
     thinking budget overrules the masks, and other packages' processors are promised

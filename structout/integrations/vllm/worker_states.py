@@ -104,11 +104,13 @@ class _DrawnTokens:
 
     @cached_property
     def by_request(self) -> dict[_Followed, list[int]]:
-        """One token is negative where none could be drawn."""
+        """The tokens of each request, without padding. A negative id marks a token that
+        could not be drawn."""
         return {request: _without_padding(self.tokens.lists[place]) for place, request in self.requests.items()}
 
     def num_tokens(self) -> dict[_Followed, int]:
-        """How many tokens each request gets. Waits only where there were drafts."""
+        """The number of tokens that each request gets. It waits for the device only
+        after drafts."""
         if self.max_tokens == 1:
             return dict.fromkeys(self.requests.values(), 1)
         return {request: len(tokens) for request, tokens in self.by_request.items()}
@@ -158,7 +160,7 @@ def keeping_states(initialize_kv_cache: Callable[..., None]) -> Callable[..., No
 
 
 def states_of(runner: Any) -> "WorkerStates | None":
-    """What a model runner keeps; None if it keeps no states."""
+    """The grammar states of a model runner; None if it keeps none."""
     return getattr(runner, _STATES_ATTRIBUTE, None)
 
 
@@ -185,7 +187,7 @@ class WorkerStates:
 
     @property
     def num_requests(self) -> int:
-        """How many requests it follows."""
+        """The number of requests that the worker follows."""
         return len(self._requests)
 
     def begin_step(self, scheduler_output: Any, drawing: Iterable[str], drafts: DeviceDrafts | None = None) -> None:
