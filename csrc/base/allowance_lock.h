@@ -1,4 +1,4 @@
-// A lock for what threads share, and an allowance may bound the work on.
+// Locks for data that threads share, which respect the WorkAllowance of the thread.
 #pragma once
 
 #include <chrono>
@@ -9,8 +9,8 @@
 
 namespace structout::engine {
 
-// Holds a mutex. Unless the allowance of this thread may wait, it does not wait for a thread
-// that takes long, but throws OverAllowance.
+// Holds a mutex. If this thread has an allowance that may not wait, it throws
+// OverAllowance after 20 tries, 20 microseconds apart.
 class LookupLock {
  public:
   explicit LookupLock(std::mutex& mutex) : lock_(mutex, std::defer_lock) {
@@ -32,7 +32,8 @@ class LookupLock {
   std::unique_lock<std::mutex> lock_;
 };
 
-// One that lets a budget draw from the allowance.
+// A LookupLock under which the steps of a budget count against the allowance of this
+// thread.
 class AllowanceLock {
  public:
   AllowanceLock(std::mutex& mutex, Budget& budget) : lock_(mutex), budget_(budget) {

@@ -1,4 +1,5 @@
-// Limits on what a pattern may cost, and the errors of this folder.
+// Limits on the memory and the time that a constraint takes, and the errors of the
+// engine.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,8 @@ class LimitError : public std::runtime_error {
   std::string place;  // in the constraint, if that is known: a JSON pointer
 };
 
-// There is no room for more states beside those that other texts have made.
+// A table that the texts of a constraint share is full, perhaps because of other texts.
+// A matcher then reads its text again with states of its own.
 class RoomError : public LimitError {
  public:
   using LimitError::LimitError;
@@ -55,8 +57,9 @@ class OverAllowance : public std::exception {
 };
 
 // Bounds the work of this thread, in steps of a Budget, while it lives. Unlike a Budget it
-// reads no clock, so the same calls always end at the same place. What takes more throws
-// OverAllowance, as does waiting for another thread unless that is allowed.
+// reads no clock, so the same calls always stop at the same place. Work beyond it throws
+// OverAllowance, and so does waiting for another thread unless `may_wait`. The caller may
+// repeat the call later with a larger allowance.
 class WorkAllowance {
  public:
   explicit WorkAllowance(uint64_t steps, bool may_wait = false) : left_(steps), may_wait_(may_wait), outer_(present_) {
@@ -85,8 +88,9 @@ class WorkAllowance {
   static inline thread_local WorkAllowance* present_ = nullptr;
 };
 
-// Counts work, and throws once the thread has used its CPU time. Wall time would refuse
-// good patterns on a busy machine.
+// Counts work in steps, and throws LimitError once the thread has used its CPU time; it
+// reads the clock every 65,536 steps. Wall time would refuse good patterns on a busy
+// machine.
 class Budget {
  public:
   explicit Budget(const Limits& limits) : limits(limits), start_(cpu_seconds()) {}

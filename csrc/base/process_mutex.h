@@ -10,8 +10,8 @@
 
 namespace structout::engine {
 
-// A fork waits until no thread holds it. So the forked process, in which other threads are
-// gone, finds it open, and what it guards whole.
+// A fork waits until no thread holds the mutex. So in the forked process, which has none
+// of the other threads, the mutex is free and its data are consistent.
 class ProcessMutex {
  public:
   ProcessMutex() {

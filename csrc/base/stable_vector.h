@@ -8,8 +8,9 @@
 
 namespace structout::engine {
 
-// Elements never move. Who knows an index may use the element without a lock, as far as
-// the element allows that; adding needs one.
+// Elements never move: they are in chunks, each twice as large as the one before. A
+// thread that knows an index may read the element without a lock, if the element itself
+// allows that; add() needs a lock.
 template <typename Element>
 class StableVector {
  public:

@@ -10,15 +10,16 @@
 
 namespace structout::engine {
 
-// Equal states get one number; new ones are numbered from 0. The contents stay with the
-// caller.
+// Hash-consing: equal states get one number, and new ones are numbered from 0. The
+// contents stay with the caller; the table has only hashes. A lookup compares contents
+// only if the 64-bit hashes are equal.
 class StateNumbers {
  public:
   uint32_t size() const { return uint32_t(hashes_.size()); }
 
-  // The number of the state with this hash for which is_equal(number), or the next
-  // number, and whether it is new. For a new one calls store(), which keeps its contents,
-  // or throws and keeps nothing. Then there is no new number either.
+  // Returns the number of the state with this hash for which is_equal(number), or a new
+  // number and true. For a new one calls store(), which must store its contents, or throw
+  // and store nothing. If it throws, no number is added.
   template <typename IsEqual, typename Store>
   std::pair<uint32_t, bool> find_or_add(uint64_t hash, IsEqual is_equal, Store store) {
     size_t mask = slots_.size() - 1, slot = hash & mask;
@@ -37,7 +38,7 @@ class StateNumbers {
     return {number, true};
   }
 
-  // For callers whose table ends with an error.
+  // For callers that drop the table after an error.
   template <typename IsEqual>
   std::pair<uint32_t, bool> find_or_add(uint64_t hash, IsEqual is_equal) {
     return find_or_add(hash, is_equal, [] {});

@@ -16,8 +16,8 @@
 
 namespace structout::engine {
 
-// They start with the first call and wait from one to the next. A forked process has none
-// of them, and does the work alone.
+// The threads start with the first call that is worth sharing, and sleep between calls. A
+// forked process has none of them, and its caller does the work alone.
 class ThreadPool {
  public:
   using Work = std::function<void(size_t begin, size_t end)>;
@@ -103,10 +103,10 @@ class ThreadPool {
     std::mutex mutex_;  // guards what follows
     std::condition_variable begins_, ends_;
     bool is_over_ = false;
-    bool is_open_ = false;  // whether threads may join in the present call
+    bool is_open_ = false;  // true while threads may join the present call
     size_t turn_ = 0;       // the number of that call
     size_t num_busy_ = 0;   // threads that are at it, but for the caller's
-    // Set when a call opens, and read by its threads until the last of them is done.
+    // Set when a call opens. Its threads read them until the last of them is done.
     const Work* work_ = nullptr;
     size_t size_ = 0, grain_size_ = 1;
     std::atomic<size_t> next_{0};

@@ -1,4 +1,5 @@
-// UTF-8 as an automaton: state 0 is between characters.
+// UTF-8 as a deterministic automaton: state 0 is between characters, the others know
+// the bytes that must follow.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,8 @@ namespace structout::engine::utf8 {
 
 constexpr uint8_t kBetween = 0, kNumStates = 8, kInvalid = kNumStates;
 
-// The state after a byte.
+// The state after a byte, or kInvalid. Refuses overlong forms, surrogates and code
+// points above U+10FFFF.
 constexpr uint8_t after(uint8_t state, uint8_t byte) {
   enum : uint8_t { kOneMore = 1, kTwoMore, kThreeMore, kAfterE0, kAfterED, kAfterF0, kAfterF4 };
   auto in = [byte](uint8_t first, uint8_t last) { return first <= byte && byte <= last; };

@@ -28,8 +28,8 @@ struct MaskedSampleTensors {
 // Everything but the outputs, which the caller allocates for `num_rows` rows.
 MaskedSampleParams masked_sample_params(const MaskedSampleTensors& tensors);
 
-// The same for a shard whose first column is token `vocab_begin`. It may have no
-// columns.
+// The parameters for a shard whose first column is token `vocab_begin`, without the
+// outputs. The shard may have no columns.
 MaskedSampleParams shard_params(const MaskedSampleTensors& tensors, int64_t vocab_begin);
 
 // The logits and the mask alone.

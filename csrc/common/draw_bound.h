@@ -10,8 +10,8 @@
 
 namespace structout {
 
-// An upper bound on a token's perturbed logit z + g(U), compared with a score that the
-// winner is known to reach.
+// An upper bound on a token's perturbed logit z + g(U), compared with a lower bound on
+// the winner's score, such as the best score so far.
 //
 // The noise is bounded by g(U) <= -ln(u 2^-32) with u = U + 0.5. So z + g >= score
 // needs
@@ -45,10 +45,10 @@ class DrawBound {
   STRUCTOUT_HOST_DEVICE float score() const { return score_; }
 
   // A quarter of log_limit for a token of scaled logit z. For z = -inf it is -inf, or
-  // NaN before any score is known.
+  // NaN before the first raise_to().
   STRUCTOUT_HOST_DEVICE float log_limit(float z) const { return z * kQuarterLog2E + offset_; }
 
-  // Whether any random bits let the token win. The smallest u is 1/2.
+  // True if some random bits let the token win. The smallest u is 1/2.
   STRUCTOUT_HOST_DEVICE static bool can_win(float log_limit) { return log_limit >= 125.9f / 4; }
 
   // The largest random bits that let it win. Needs can_win(log_limit).
@@ -59,13 +59,14 @@ class DrawBound {
     return limit < 0x1p32f ? static_cast<uint32_t>(limit) : ~0u;
   }
 
-  // The same for the high 16 of its random bits.
+  // The largest high 16 random bits that let the token win. Needs can_win(log_limit).
   STRUCTOUT_HOST_DEVICE static uint32_t max_winning_coarse_bits(float log_limit) {
     return max_winning_bits(log_limit) >> 16;
   }
 
-  // Whether a token with these coarse bits may win, in few instructions: also true of a
-  // few tokens that the two functions above rule out, and where log_limit is NaN.
+  // A test of few instructions that never misses a winner: true if a token with these
+  // coarse bits may win. Also true for a few tokens that the two functions above rule
+  // out, and if log_limit is NaN.
   //
   // The bits of a float from 32 to 64 grow by 2^18 per unit. So between 16, the log of
   // the smallest coarse bits above 0, and 32, those of a quarter of log_limit and those

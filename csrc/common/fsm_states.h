@@ -39,7 +39,7 @@ struct FsmTables {
 
   STRUCTOUT_HOST_DEVICE bool is_state(int64_t state) const { return state >= 0 && state < num_states; }
 
-  // Any state that is not known is dead.
+  // Makes every id that is neither a state nor one of the constants above dead.
   STRUCTOUT_HOST_DEVICE int32_t known_state(int32_t state) const {
     return is_state(state) || (state < 0 && state > kDeadState) ? state : kDeadState;
   }

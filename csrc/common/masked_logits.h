@@ -22,8 +22,8 @@ struct MaskedLogits {
 
   STRUCTOUT_HOST_DEVICE int64_t num_columns() const { return vocab_end - vocab_begin; }
 
-  // Where the logit of token 0 would be, so that token ids serve as indices. Null where
-  // there are no columns.
+  // The address that the logit of token 0 would have, so that token ids serve as
+  // indices. Null if there are no columns.
   template <class Element>
   STRUCTOUT_HOST_DEVICE const Element* token_0(int64_t row) const {
     return num_columns() == 0 ? nullptr : static_cast<const Element*>(logits) + row * row_stride - vocab_begin;

@@ -58,8 +58,8 @@ struct PushLayout {
 };
 
 struct PushGroup {
-  const uint64_t* buffers;  // [world_size] in device memory: where each rank's buffer is mapped here
-  char* multicast;          // where all ranks' buffers are mapped at once; null: no multicast
+  const uint64_t* buffers;  // [world_size] in device memory: the local address of each rank's buffer
+  char* multicast;          // the address of all ranks' buffers at once; null: no multicast
   PushState* state;
   int32_t rank;
   PushLayout layout;

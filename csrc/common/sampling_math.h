@@ -132,7 +132,8 @@ struct PhiloxWords {
 
 STRUCTOUT_HOST_DEVICE uint64_t wide_product(uint32_t a, uint32_t b) {
 #ifdef __CUDA_ARCH__
-  // Of a product of 64-bit integers the compiler also adds up what the zero halves give.
+  // One instruction. For a product of 64-bit integers the compiler also adds the
+  // products of the upper halves, which are zero.
   uint64_t product;
   asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
   return product;
@@ -155,9 +156,9 @@ STRUCTOUT_HOST_DEVICE PhiloxWords philox(uint64_t key, uint32_t c0, uint32_t c1,
   return {{c0, c1, c2, c3}};
 }
 
-// A token's 32 random bits come from two Philox calls. The high 16 are its coarse bits.
-// They rule out nearly every token, so one call serves 8 tokens. The low 16 are its fine
-// bits, which only candidates need.
+// A token's 32 random bits come from two Philox calls, each of which serves 8 tokens.
+// The high 16 bits are its coarse bits, which rule out nearly every token (see
+// DrawBound). The low 16 are its fine bits, which only the remaining candidates need.
 constexpr int kTokensPerPhilox = 8;
 constexpr uint32_t kFineCounterBit = 0x80000000u;
 

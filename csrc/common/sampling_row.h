@@ -44,7 +44,7 @@ struct RowParams {
   }
 };
 
-// Divides logits by the temperature: z = x / temperature, t = z - max(z). Where the
+// Divides logits by the temperature: z = x / temperature, t = z - max(z). If the
 // highest z overflows, only logits equal to the highest can be drawn.
 struct Scale {
   float inverse, highest, z_of_highest;

@@ -1,5 +1,5 @@
-// What one shard of the vocabulary draws for a row, and how the results of all shards
-// make the row's. Host and device.
+// The draw of one shard of the vocabulary for a row, and the merge of all shards' draws
+// into the row's. Host and device.
 #pragma once
 
 #include <cfloat>
@@ -46,7 +46,7 @@ struct MergeShardResultsParams {
   int64_t* ids;     // [num_rows]
   int32_t* merged;  // [kShardResultFields, num_rows]
 
-  // Each shard scales by its own highest logit. That matters only where the scaled
+  // Each shard scales by its own highest logit. The difference matters only if a scaled
   // logit overflows:
   // - If the row's highest overflows, so does that of every shard that holds it. Their
   //   scores are noise alone, as the contract asks; other shards cannot win.

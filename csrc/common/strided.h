@@ -20,7 +20,7 @@ struct Strided {
   STRUCTOUT_HOST_DEVICE T at(int64_t i, T if_absent) const { return values == nullptr ? if_absent : at(i); }
 };
 
-// The same for integers that are int32 or int64.
+// Per-row integers of type int32 or int64, with any stride.
 struct StridedIntegers {
   const void* values;  // null: the argument is absent
   int64_t stride;

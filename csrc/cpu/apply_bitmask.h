@@ -9,7 +9,7 @@ class ApplyBitmaskTiles {
  public:
   ApplyBitmaskTiles(const ApplyBitmaskParams& params, int64_t num_threads);
   int64_t size() const;
-  int64_t num_threads() const;  // how many are worth waking, up to the constructor's num_threads
+  int64_t num_threads() const;  // threads worth waking, at most the constructor's num_threads
   void run(int64_t tile) const;
 
  private:

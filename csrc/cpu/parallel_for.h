@@ -1,4 +1,4 @@
-// How kernels that do not know torch run on several threads.
+// Parallel loops for kernels that do not depend on torch.
 #pragma once
 
 #include <cstdint>

@@ -26,8 +26,9 @@ void for_each_row(int64_t num_rows, bool splits_rows, int64_t num_threads, const
   }
 }
 
-// Whether threads would be idle otherwise. Where something is selected, a split pays for
-// a single row only.
+// True if the threads should share each row: with a single row, or with half as many
+// rows as threads or fewer, if the rows are long and nothing is selected. Selections run
+// on one thread.
 inline bool splits_rows(const MaskedLogits& logits, bool may_select, int64_t num_threads) {
   if (logits.num_rows == 1) return true;
   return !may_select && 2 * logits.num_rows <= num_threads && logits.num_columns() >= kMinSharedBlocks * kBlock;

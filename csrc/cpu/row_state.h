@@ -13,7 +13,7 @@ namespace structout::cpu {
 
 constexpr float kLowest = -INFINITY;
 
-// What the filters keep: tokens whose logit and whose t reach these thresholds.
+// The tokens that the filters keep have a logit and a t of at least these thresholds.
 struct Kept {
   float at_least = kLowest;
   float t_at_least = kLowest;
@@ -70,6 +70,7 @@ struct Workspace {
   Candidates candidates;
 };
 
+// The first pass over the logits of a row, or over a part of it.
 struct Scan {
   bool has_nan = false;
   float highest = kLowest;
@@ -81,6 +82,8 @@ struct Scan {
   }
 };
 
+// The token of the highest score so far. A tie goes to the lowest token, in any order
+// of the challenges.
 struct Winner {
   float score = kLowest;
   int64_t token = -1;

@@ -1,4 +1,5 @@
-// What bytes do to the stack of the machine, as far as it is known.
+// The transition table of the JSON machine: the actions of bytes on its stack, filled as
+// bytes are first read.
 #pragma once
 
 #include <algorithm>
@@ -12,14 +13,15 @@
 
 namespace structout::json {
 
-// What a byte does to the top of the stack.
+// The effect of one byte on the top of the stack. For example, a comma in an array pushes
+// the state before the next value above one that waits for the item.
 struct Action {
   enum Kind : uint8_t {
     kFail,
-    kReplace,    // the top by `state`
-    kPush,       // the top is replaced by `below`, with `state` above it
+    kReplace,    // the top becomes `state`
+    kPush,       // the top becomes `below`, with `state` above it
     kPop,        // the value is complete with verdicts number `state`
-    kPopBefore,  // the same, and the byte is still to be read
+    kPopBefore,  // like kPop, and the byte belongs to the state below: it ends a number
   };
   Kind kind = kFail;
   State state = kNoState;
@@ -29,20 +31,21 @@ struct Action {
   }
 };
 
-// The actions of each state, by byte, from when a byte is first read there.
+// The known actions of each state, by byte. A hit costs two array lookups; a miss costs
+// Machine::new_action(), which adds the action for all bytes around that do the same.
 class ActionTable {
  public:
   void make_room_for_state() { engine::make_room(rows_); }
   void add_state() { rows_.emplace_back(); }
 
-  // Null if it is not known.
+  // Null if the action is not known yet.
   const Action* find(State state, uint8_t byte) const {
     const std::unique_ptr<Row>& row = rows_[state];
     uint8_t number = row == nullptr ? kUnknown : row->numbers[byte];
     return number == kUnknown ? nullptr : &row->actions[number];
   }
 
-  // The action of the bytes first ... last of a state.
+  // Sets the action of the bytes first ... last of a state.
   void add(State state, uint8_t first, uint8_t last, const Action& action) {
     std::unique_ptr<Row>& row = rows_[state];
     if (row == nullptr) {
@@ -63,7 +66,8 @@ class ActionTable {
  private:
   static constexpr uint8_t kUnknown = 0;
 
-  // No text has some of the bytes, so the numbers of actions fit.
+  // 0xFE and 0xFF occur in no UTF-8 text and share one action, so a row has at most 255
+  // different actions and their numbers fit into a byte.
   struct Row {
     uint8_t numbers[256] = {};
     std::vector<Action> actions = {{}};  // number 0: unknown

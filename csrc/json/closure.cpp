@@ -11,10 +11,11 @@ namespace structout::json {
 
 namespace {
 
-constexpr size_t kMaxStackDepth = 64;  // deeper ones are taken for recursion
+constexpr size_t kMaxStackDepth = 64;  // deeper stacks count as recursion
 
-// What tells positions apart: the states of the stack, and the names that have come. None
-// if keys or items must differ from earlier ones, or if the stack is too deep.
+// A key of the position: the states of the stack and the names that have come. Positions
+// with equal keys have the same continuations. None if keys or items must differ from
+// earlier ones, or if the stack is too deep.
 std::optional<std::string> name_of(const Position& position) {
   std::string name;
   auto add = [&](State state, const Memory* memory) {

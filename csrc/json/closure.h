@@ -1,4 +1,4 @@
-// A schema as an automaton, where it needs no unbounded stack and no memory.
+// Compiles a schema without recursion into one deterministic automaton.
 #pragma once
 
 #include <optional>
@@ -8,9 +8,10 @@
 
 namespace structout::json {
 
-// The automaton of the texts that the machine reads. None if they are not regular, as
-// with recursion, if keys or items must differ from earlier ones, or if the states
-// exceed those of the budget.
+// The minimal automaton of the texts that the machine accepts. It explores all positions
+// breadth first, which costs up to 256 reads for each, and then merges equivalent ones.
+// None if the stack gets deeper than 64 states, as with recursion, if keys or items must
+// differ from earlier ones, or if there are more positions than the budget has states.
 std::optional<engine::Automaton> closure(Machine& machine, engine::Budget& budget);
 
 }  // namespace structout::json

@@ -1,4 +1,4 @@
-// Values that a schema lists, and sets of them.
+// Numbers for the values that a schema lists in `enum` or `const`, and for sets of them.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,26 @@
 
 namespace structout::json {
 
-// Equal values have one number, equal sets too.
+// Numbers constants and sets of constants, so that equal ones have one number: 1.0 equals
+// 1, and objects are equal in any order of their keys. The values stay with the caller, who
+// must keep them alive. An array is treated like an object whose keys are the indices of
+// its items.
 class Constants {
  public:
-  // `number_of_name`: of the key of an object.
+  // `number_of_name`: numbers the names of keys.
   explicit Constants(std::function<uint32_t(const std::string&)> number_of_name)
       : number_of_name_(std::move(number_of_name)) {}
 
   uint32_t number_of(const Value& value);
   uint32_t set_of(std::vector<uint32_t> constants);
 
-  // A value that has the number.
+  // The first value that got this number.
   const Value& value(uint32_t constant) const { return *constants_[constant].value; }
 
   // The constants of a set, in increasing order.
   const std::vector<uint32_t>& operator[](uint32_t set) const { return sets_[set]; }
 
-  // The keys of an object, or the indices of an array, with their values.
+  // A key of an object, or an index of an array, with the number of its value.
   struct Part {
     uint32_t key;
     uint32_t value;
@@ -36,6 +39,7 @@ class Constants {
   const std::vector<Part>& parts(uint32_t constant) const { return constants_[constant].parts; }
 
   // The constants of a set that have a key, with its values, in increasing order of these.
+  // The first call for a set indexes all of its keys; later ones are hash lookups.
   using WithValue = std::vector<std::pair<uint32_t, uint32_t>>;  // a value, and a constant that has it
   const WithValue& with_key(uint32_t set, uint32_t key);
 

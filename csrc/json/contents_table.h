@@ -1,4 +1,4 @@
-// Numbers of the lists that states, objects and plans are made of.
+// Numbers for the lists that states, objects and plans consist of.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@ namespace structout::json {
 
 using Numbers = std::vector<uint32_t>;
 
-// Equal contents get one number.
+// Stores each list once (hash consing): equal lists have one number, so that comparing two
+// takes constant time. number_of() takes time linear in the list. Nothing is ever removed.
 template <typename Contents>
 class ContentsTable {
  public:

@@ -8,6 +8,8 @@
 
 namespace structout::json {
 
+// A decimal fraction without rounding: digits * 10^exponent. For example, -0.0250 is
+// negative, and has the digits "25" and the exponent -3.
 class Decimal {
  public:
   static constexpr uint64_t kMaxDigits = 4000;
@@ -16,8 +18,8 @@ class Decimal {
   // and LimitError if the value takes more than kMaxDigits digits without an exponent.
   explicit Decimal(const std::string& text);
 
-  // The value is digits * 10^exponent. The digits neither begin nor end with a zero. Zero
-  // has no digits, and is not negative.
+  // Equal values have equal members: the digits neither begin nor end with a zero, and zero
+  // has no digits and is not negative.
   bool is_negative() const { return is_negative_; }
   const std::string& digits() const { return digits_; }
   int64_t exponent() const { return exponent_; }

@@ -23,7 +23,8 @@ void DeclaredOrder::add(const std::vector<uint32_t>& list) {
   }
 }
 
-// A name before a given one that waits for itself: the first of those in its cycle.
+// Goes back through predecessors that are not placed until it finds a cycle, and returns
+// the name of the cycle that was added first.
 uint32_t DeclaredOrder::first_of_cycle(uint32_t index, const std::vector<bool>& is_placed) const {
   std::vector<uint32_t> way;
   for (;;) {
@@ -52,7 +53,7 @@ std::vector<uint32_t> DeclaredOrder::names() const {
       index = ready.top();
       ready.pop();
     }
-    if (is_placed[index]) continue;  // to break a cycle, before it was ready
+    if (is_placed[index]) continue;  // already, to break a cycle
     is_placed[index] = true;
     ordered.push_back(names_[index].name);
     for (uint32_t next : names_[index].after) {

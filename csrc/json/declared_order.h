@@ -1,4 +1,4 @@
-// An order of names that keeps those of several lists.
+// Merges several ordered lists of names into one order.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,17 @@
 
 namespace structout::json {
 
-// Collects lists of names. Where lists contradict one another, the first name that any
-// list has comes first.
+// Orders keys as the schemas declare them: `properties` with a, c and `properties` with b,
+// c give a, b, c. A topological sort (Kahn 1962) of the names, with an edge between
+// neighbours in a list; among the names that may come next, the one that was added first
+// does. Lists that contradict one another make a cycle, which begins at its name that was
+// added first.
 class DeclaredOrder {
  public:
   void add(const std::vector<uint32_t>& list);
 
-  // All names once, each behind those before it in some list. Those that no list orders
-  // stay as they were added.
+  // All names once. Each follows its predecessors in all lists, unless they form a cycle;
+  // names that no list orders keep the order of their addition.
   std::vector<uint32_t> names() const;
 
  private:

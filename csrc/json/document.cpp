@@ -17,18 +17,18 @@ const Value* string_at(const Value& schema, std::string_view keyword, int draft)
 // The own identifier of a schema of a draft, or null.
 const Value* identifier_of(const Value& schema, int draft) {
   const Value* identifier = string_at(schema, draft <= 4 ? "id" : "$id", draft);
-  bool is_ignored = draft <= 7 && schema.find("$ref") != nullptr;  // beside it nothing counts there
+  bool is_ignored = draft <= 7 && schema.find("$ref") != nullptr;  // keywords beside $ref have no effect there
   return is_ignored ? nullptr : identifier;
 }
 
-// Whether a schema asks that another one fails.
+// True if a keyword of the schema, in some draft, may require that another schema fails.
 bool has_negation(const Value& schema) {
   static constexpr std::array<std::string_view, 5> kKeywords = {"not", "oneOf", "if", "maxContains", "disallow"};
   return std::any_of(kKeywords.begin(), kKeywords.end(), [&](auto keyword) { return schema.find(keyword) != nullptr; });
 }
 
-// The vocabularies that a metaschema leaves out. Throws SchemaError if it requires an
-// unknown one.
+// The vocabularies that a metaschema with "$vocabulary" leaves out. Throws SchemaError if
+// it requires an unknown one.
 std::vector<Vocabulary> vocabularies_beyond(const Value& metaschema, int draft) {
   const Value* vocabularies = metaschema.find("$vocabulary");
   if (vocabularies == nullptr || !vocabularies->is_object() || draft < 2019) return {};
@@ -127,8 +127,9 @@ void Document::read_document(const std::string& uri, const std::string& text) {
   read_schemas(document.root, uint32_t(resources_.size() - 1));
 }
 
-// Returns the draft of a document. A metaschema among the other documents tells its own,
-// and which keywords there are: others constrain nothing.
+// Returns the draft of a document. If its metaschema is among the other documents, the
+// draft is that of the metaschema, and keywords of vocabularies that this leaves out are
+// removed: they constrain nothing.
 int Document::read_dialect(Value& root, int default_draft) {
   int draft = draft_of(root, 0);
   if (draft != 0) return draft;
@@ -142,13 +143,15 @@ int Document::read_dialect(Value& root, int default_draft) {
   return draft;
 }
 
-// An identifier of two schemas is none, unless they are the same.
+// Records an identifier. It becomes ambiguous, and references to it fail, once schemas with
+// different texts have it.
 void Document::identify(const std::string& identifier, const Value& schema) {
   auto [found, is_new] = by_identifier_.emplace(identifier, &schema);
   if (!is_new && !(*found->second == schema)) ambiguous_.insert(identifier);
 }
 
-// Returns the resource that the schema is part of, which may be a new one.
+// Records the identifiers and anchors of a schema. Returns the resource that it is part of,
+// a new one if an inner schema has an identifier that is more than a fragment.
 uint32_t Document::read_identifiers(const Value& schema, uint32_t resource) {
   int draft = resources_[resource].draft;
   const Value* identifier = identifier_of(schema, draft);
@@ -201,8 +204,8 @@ void Document::read_schemas(const Value& start, uint32_t start_resource) {
   }
 }
 
-// Reads what a reference leads to, if it is not read yet: another document, or a schema
-// under a keyword that does not hold schemas.
+// Reads the target of a reference, if it is not read yet: another document, or a schema
+// under a keyword that holds no schemas, as in "#/components/schemas/a".
 void Document::read_referred(const Value& schema, const std::string& reference) {
   Found found = find_target(schema, reference);
   if (found.schema == nullptr) {
@@ -251,7 +254,7 @@ Document::Found Document::find_target(const Value& schema, const std::string& re
   if (fragment.empty()) return {root, {}, "", resource};
   if (fragment[0] == '/') {
     Found found = find_pointer(resource, *root, fragment);
-    const Value& whole = resources_[resource].document->root;  // from where many schemas count nevertheless
+    const Value& whole = resources_[resource].document->root;  // many schemas give pointers from here instead
     return found.schema != nullptr ? found : find_pointer(resource_of(whole), whole, fragment);
   }
   std::string identifier = resources_[resource].base + "#" + fragment;
@@ -286,7 +289,7 @@ Scope Document::entered(Scope scope, const Value& schema) {
   auto known = entered_.find(key);
   if (known != entered_.end()) return known->second;
   ScopeAnchors all = scopes_[scope];
-  all.insert(anchors.begin(), anchors.end());  // those of outer resources stay
+  all.insert(anchors.begin(), anchors.end());  // anchors of outer resources win
   auto number = scope_numbers_.find(all);
   if (number == scope_numbers_.end()) {
     scopes_.push_back(all);

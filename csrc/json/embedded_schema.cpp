@@ -104,7 +104,7 @@ engine::EmbeddedView EmbeddedSchema::view_of(const Position& position, State top
   return view;
 }
 
-// Whether the text may end after the bytes of a node.
+// Reads the bytes of a trie node. Returns true if the JSON text may end after them.
 bool EmbeddedSchema::is_exit(const Position& position, uint32_t node) const {
   const engine::VocabularyTrie& vocabulary = *states_->vocabulary_;
   const uint8_t* bytes = vocabulary.begin(vocabulary.tokens()[vocabulary.first_token(node)]);

@@ -1,4 +1,4 @@
-// Texts of a schema inside those of another language.
+// A JSON Schema as an embedded language: a part of a grammar's texts, for example, is JSON.
 #pragma once
 
 #include <memory>
@@ -12,13 +12,15 @@
 
 namespace structout::json {
 
-// The states of a schema, which texts that consist of JSON alone may use at the same time.
+// Gives another language the states and masks of a schema (see EmbeddedStates for the
+// calls). Texts that consist of JSON alone may use the same states at the same time: the
+// lock decides whose turn it is.
 class EmbeddedSchema final : public engine::EmbeddedStates {
  public:
   explicit EmbeddedSchema(std::shared_ptr<SchemaStates> states) : states_(std::move(states)) {}
 
   const std::shared_ptr<SchemaStates>& states() const { return states_; }
-  std::bitset<256> first_bytes();  // while they are held
+  std::bitset<256> first_bytes();  // needs hold()
 
   void hold() override;
   void release() noexcept override;
@@ -41,12 +43,13 @@ class EmbeddedSchema final : public engine::EmbeddedStates {
   engine::EmbeddedView view_of(const Position& position, State top, const SchemaStates::Entry& entry);
   bool is_exit(const Position& position, uint32_t node) const;
 
-  // Whether masks with the same top look at all of the stack.
+  // True if masks with this top look below the bottom of the stack: a token may complete
+  // the whole JSON text inside, so the view needs exits.
   bool reaches_bottom(const Position& position, State top) const;
 
   const std::shared_ptr<SchemaStates> states_;
-  std::unique_ptr<SchemaStates::Lock> lock_;  // of the thread that holds them
-  bool has_read_ = false;                     // while they are held
+  std::unique_ptr<SchemaStates::Lock> lock_;  // of the thread that called hold()
+  bool has_read_ = false;                     // since hold()
 };
 
 }  // namespace structout::json

@@ -75,7 +75,7 @@ Formula Formulas::negation(Formula formula) {
       for (Formula& operand : negated) operand = negation(operand);
       return combine(node.op == Op::kAnd ? Op::kOr : Op::kAnd, std::move(negated));
     }
-    case Op::kOne: {  // each that holds is not the only one
+    case Op::kOne: {  // for each operand: if it holds, another one does too
       std::vector<Formula> each = operands(formula), all;
       for (size_t i = 0; i < each.size(); ++i) {
         std::vector<Formula> any = each;
@@ -89,7 +89,8 @@ Formula Formulas::negation(Formula formula) {
   }
 }
 
-// Conjunctions in the names: a disjunction is the same with true and false exchanged.
+// The names are those for a conjunction. A disjunction is its dual: true and false change
+// places.
 Formula Formulas::combine(Op op, std::vector<Formula> operands) {
   bool is_and = op == Op::kAnd;
   Formula zero = is_and ? kNever : kAlways, one = is_and ? kAlways : kNever;

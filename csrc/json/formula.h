@@ -1,4 +1,5 @@
-// Boolean formulas over atoms, stored once each.
+// Boolean formulas over atoms, each stored once (hash consing): formulas of one form have
+// one number, so comparing two takes constant time.
 #pragma once
 
 #include <cstdint>
@@ -16,32 +17,32 @@ constexpr Formula kAlways = 0, kNever = 1;
 enum class Op : uint8_t {
   kTrue,
   kFalse,
-  kNot,  // a: the formula
-  kAnd,  // a, b: where its operands begin, and how many they are
+  kNot,  // a: an atom
+  kAnd,  // a, b: the index of its first operand, and the number of operands
   kOr,
   kOne,  // exactly one of the operands holds
   // Atoms on any value. A child is a formula over the atoms kSchema, kConstant, kListed
   // and kCanonicalNumber.
   kSchema,           // a: a node of the document
   kConstant,         // a: a value of the document
-  kListed,           // a: a set of constants, b: which of them: kAllListed, or those with a bit in their index
+  kListed,           // a: a set of constants, b: kAllListed, or a bit: only those whose index in the set has it
   kCanonicalNumber,  // numbers have one spelling
   // On objects and arrays.
-  kAmong,  // a: a set of constants, all of which have what was read, b: how many keys or items that is
+  kAmong,  // a: a set of constants that agree with all keys or items read so far, b: the number of these
   // On objects.
   kRequired,  // a: a name
   kForName,   // a: a name, b: a child for the value of that key, if it is there
   kForKeys,   // a: a formula on texts, b: a child for the values of the keys that it describes
-  kMinKeys,   // a: how many
+  kMinKeys,   // a: the number
   // On arrays.
-  kForItems,  // a, b: from which item to which (exclusive), c: a child
-  kMinItems,  // a: how many
-  kHas,       // a: a child, b: how many items satisfy it at least
+  kForItems,  // a, b: from item a to b (exclusive), c: a child
+  kMinItems,  // a: the number
+  kHas,       // a: a child, b: at least this number of items satisfies it
   kUnique,
-  // On the texts of strings and numbers: what is still to be read.
+  // On the rest of the text of a string or number.
   kText,       // a: a language, b: a state of its automaton
   kMinLength,  // a: characters
-  // Whether a child holds for a value that is not read yet.
+  // On the value that comes next: it will satisfy a child. See Plan.
   kUndecided,  // a: the child
 };
 
@@ -58,6 +59,12 @@ struct FormulaNode {
   }
 };
 
+// The table of all formulas. Making one sorts its operands, simplifies it and looks it up
+// by a hash. Conjunctions and disjunctions are flat, sorted and free of duplicates;
+// (a & !a) is false, and a & (a | b) is a. Negation moves inwards to the atoms, and that of
+// kOne grows with the square of its operands. Not every unsatisfiable formula simplifies to
+// kNever: Liveness decides that. Nothing is ever removed; RoomError if the table gets too
+// large.
 class Formulas {
  public:
   explicit Formulas(engine::Budget& budget);
@@ -67,7 +74,7 @@ class Formulas {
   size_t size() const { return nodes_.size(); }
   size_t memory_bytes() const;
 
-  // The operands of a conjunction, of a disjunction, or of those of which one holds.
+  // The operands of kAnd, kOr or kOne, as a copy: making a formula may move the table.
   std::vector<Formula> operands(Formula formula) const {
     const FormulaNode& node = nodes_[formula];
     return {operands_.begin() + node.a, operands_.begin() + node.a + node.b};
@@ -77,20 +84,23 @@ class Formulas {
   Formula negation(Formula formula);
   Formula conjunction(std::vector<Formula> operands) { return combine(Op::kAnd, std::move(operands)); }
   Formula disjunction(std::vector<Formula> operands) { return combine(Op::kOr, std::move(operands)); }
-  // As long as its operands, where the same in terms of the others grows with their square.
+  // Linear in the number of operands, while a formula of kAnd, kOr and kNot for it, as
+  // "some holds and no two do", is quadratic.
   Formula exactly_one(std::vector<Formula> operands);
 
-  // Replaces each atom by replacement(atom), a formula.
+  // Replaces each atom by replacement(atom), a formula. Visits a subformula that has
+  // operands once, however often it occurs.
   template <typename Replacement>
   Formula substitute(Formula formula, Replacement&& replacement) {
     std::unordered_map<Formula, Formula> memo;
     return substitute(formula, replacement, memo);
   }
 
-  // Replaces one atom by its truth.
+  // Replaces one atom by its truth. Leaves operands that do not mention the atom as they
+  // are.
   Formula assign(Formula formula, Formula atom, bool value);
 
-  // The truth of a formula, given that of its atoms.
+  // The truth of a formula, given that of its atoms by truth(atom).
   template <typename Truth>
   bool evaluate(Formula formula, Truth&& truth) const {
     const FormulaNode node = nodes_[formula];
@@ -117,11 +127,12 @@ class Formulas {
     }
   }
 
-  // The different atoms of a formula.
+  // The different atoms of a formula, in increasing order. Computed once for each formula.
   const std::vector<Formula>& atoms(Formula formula);
   bool mentions(Formula formula, Formula atom);
 
-  // Calls visit(atom, is_negated) for every way in which an atom occurs.
+  // Calls visit(atom, is_negated) for each occurrence of an atom. Under kOne, an atom
+  // occurs with both signs.
   template <typename Visit>
   void visit_literals(Formula formula, Visit&& visit, bool is_negated = false) const {
     const FormulaNode node = nodes_[formula];

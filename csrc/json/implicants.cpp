@@ -1,12 +1,16 @@
-// Literals that together imply a formula.
+// Implicants: literals (atoms or negated atoms) that together imply a formula.
 #include <algorithm>
 
 #include "json/liveness.h"
 
 namespace structout::json {
 
-// A backtracking search with unit propagation. Each choice costs what it changes: a
-// clause is looked at only when one of its own literals is chosen or excluded.
+// Finds one implicant by a backtracking search with unit propagation (Davis, Logemann and
+// Loveland 1962). Clauses are disjunctions and kOne formulas; their operands may be
+// formulas, which become clauses when they are chosen. Propagation costs what a choice
+// changes: it visits a clause only when one of its own literals gets a value. The search
+// learns nothing from a conflict, but callers add a clause against each implicant that no
+// object or array satisfies, and search again.
 class Liveness::ImplicantSearch {
  public:
   explicit ImplicantSearch(Liveness& liveness)
@@ -18,7 +22,7 @@ class Liveness::ImplicantSearch {
 
   const Literals& literals() const { return literals_; }
 
-  // Whether some literals imply the formula.
+  // Returns true if some literals imply the formula: literals() has them.
   bool find(Formula formula) {
     pending_.push_back(formula);
     for (;;) {
@@ -48,24 +52,24 @@ class Liveness::ImplicantSearch {
   struct Use {
     uint32_t clause, variable;
     bool is_negated;
-    uint32_t before;  // the use of the same variable before
+    uint32_t before;  // the previous use of the variable, or kNone
   };
 
-  // A disjunction, or operands of which exactly one holds.
+  // A disjunction, or a kOne formula: exactly one operand holds.
   struct Clause {
     Formula formula;
     uint32_t num_possible;  // operands that are not excluded
-    bool is_implied;        // by what was chosen
+    bool is_implied;        // by the operands that were taken
   };
 
   struct Choice {
     Formula clause;
-    std::vector<Formula> operands;  // that may hold
+    std::vector<Formula> operands;  // possible ones, in the order to try them
     size_t num_tried;
-    size_t num_changes, num_literals;  // before it
+    size_t num_changes, num_literals;  // before the choice, to backtrack to
   };
 
-  // What backtracking undoes.
+  // Changes that backtracking undoes, in reverse order.
   enum class Change : uint8_t { kAssigned, kImplied, kExcluded, kAdded };
 
   bool is_literal(Formula formula) const { return !has_operands(formulas_.op(formula)); }
@@ -98,7 +102,7 @@ class Liveness::ImplicantSearch {
     note(Change::kImplied, clause);
   }
 
-  // Takes what must hold. False if it cannot.
+  // Takes all pending formulas and unit clauses. False if they contradict one another.
   bool propagate() {
     while (!pending_.empty() || !units_.empty()) {
       liveness_.spend(1);
@@ -131,7 +135,7 @@ class Liveness::ImplicantSearch {
     return true;
   }
 
-  // Lets an operand be the one by which a clause holds.
+  // Satisfies a clause by one operand. For kOne, the other operands must fail then.
   void take(Formula clause, Formula operand) {
     if (formulas_.op(clause) == Op::kOne) {
       for (Formula other : formulas_.operands(clause)) {
@@ -196,8 +200,9 @@ class Liveness::ImplicantSearch {
     return clauses_[clause].num_possible > 0;
   }
 
-  // A clause of two possible operands if one is near, or the shortest one. None if all are
-  // implied.
+  // The next clause with at most two possible operands, counted from the last such one, or
+  // else the clause with the fewest. None if all clauses are implied: the search is done
+  // then.
   std::optional<uint32_t> open_clause() {
     std::optional<uint32_t> shortest;
     for (uint32_t i = 0; i < clauses_.size(); ++i) {
@@ -214,13 +219,14 @@ class Liveness::ImplicantSearch {
   }
 
   void choose(uint32_t clause) {
-    imply(clause);  // by whatever is chosen
+    imply(clause);  // by any operand that the choice takes
     Choice choice;
     choice.clause = clauses_[clause].formula;
     for (Formula operand : formulas_.operands(choice.clause)) {
       if (value_of(operand) != Value::kFalse) choice.operands.push_back(operand);
     }
-    // What held the last time often holds again.
+    // Phase saving: literals that agree with the last implicants found come first, because
+    // similar formulas often have similar implicants.
     std::stable_partition(choice.operands.begin(), choice.operands.end(), [this](Formula operand) {
       auto found = is_literal(operand) ? preferred_.find(atom_of(operand)) : preferred_.end();
       return found != preferred_.end() && found->second != is_negated(operand);
@@ -232,7 +238,7 @@ class Liveness::ImplicantSearch {
     choices_.push_back(std::move(choice));
   }
 
-  // Goes back to the last choice with an operand that was not tried. False without one.
+  // Backtracks to the last choice that has an operand to try. False if there is none.
   bool try_next_choice() {
     while (!choices_.empty()) {
       Choice& choice = choices_.back();
@@ -242,7 +248,7 @@ class Liveness::ImplicantSearch {
         choices_.pop_back();
         continue;
       }
-      // What has failed is false from now on.
+      // Operands that failed are false in the rest of this choice.
       for (size_t i = 0; i < choice.num_tried; ++i) {
         if (is_literal(choice.operands[i])) pending_.push_back(formulas_.negation(choice.operands[i]));
       }
@@ -282,7 +288,7 @@ class Liveness::ImplicantSearch {
   std::unordered_map<Formula, bool>& preferred_;
   Literals literals_;
   std::vector<Formula> pending_;  // must hold
-  std::vector<uint32_t> units_;   // clauses of which an operand holds, or a single one may
+  std::vector<uint32_t> units_;   // clauses with an operand that holds, or with a single possible one
   std::vector<Variable> variables_;
   std::vector<Use> uses_;
   std::vector<Clause> clauses_;

@@ -13,13 +13,13 @@ namespace structout::json {
 
 namespace {
 
-// Types, each a bit.
+// JSON types, one bit each.
 constexpr uint8_t kObject = 1, kBoolean = 2, kArray = 4, kNumber = 8, kString = 16, kNull = 32;
 constexpr uint8_t kSchema = kObject | kBoolean, kAny = 63;
 
 struct Types {
   uint8_t value = kAny;
-  uint8_t elements = kAny;  // of an array, or of an object that is no schema
+  uint8_t elements = kAny;  // of an array, or of an object that is not a schema
 };
 
 const std::unordered_map<std::string_view, Types> kTypes = [] {
@@ -82,7 +82,7 @@ void check_keyword_types(const Document& document, const Value& schema) {
     throw SchemaError(ErrorKind::kMalformed, "must be " + names_of(types) + ", got " + names_of(type),
                       document.pointer_to(schema) + "/" + place);
   };
-  if (document.draft(schema) <= 7 && schema.find("$ref") != nullptr) return;  // beside it nothing counts
+  if (document.draft(schema) <= 7 && schema.find("$ref") != nullptr) return;  // other keywords have no effect beside it
   for (size_t i = 0; i < schema.items.size(); ++i) {
     auto found = kTypes.find(schema.names[i]);
     if (found == kTypes.end() || document.find(schema, schema.names[i]) == nullptr) continue;

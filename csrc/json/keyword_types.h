@@ -1,4 +1,4 @@
-// The types of the values that keywords have.
+// Checks the JSON types of the values of keywords.
 #pragma once
 
 #include "json/document.h"
@@ -7,7 +7,7 @@
 namespace structout::json {
 
 // Throws SchemaError if the value of a keyword, or one of its elements, has a type that
-// no draft gives it. Does not look into inner schemas.
+// no draft gives it: {"minLength": "3"} is refused. Inner schemas are not checked.
 void check_keyword_types(const Document& document, const Value& schema);
 
 }  // namespace structout::json

@@ -33,7 +33,7 @@ const std::unordered_map<std::string_view, int> kFirstDraft = {
     {"prefixItems", 2020},
 };
 
-// Unlike other keywords, no later draft reads these any more.
+// The last draft that reads a keyword. Later drafts keep all others.
 const std::unordered_map<std::string_view, int> kLastDraft = {
     {"disallow", 3}, {"divisibleBy", 3}, {"extends", 3}, {"$recursiveAnchor", 2019}, {"$recursiveRef", 2019},
 };

@@ -1,4 +1,4 @@
-// The keywords of JSON Schema's drafts.
+// The keywords of the drafts of JSON Schema.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,25 @@ constexpr int kNewestDraft = 2020;
 // `by_default` if it names none of these.
 int draft_of(const Value& schema, int by_default);
 
-// Whether a draft has a keyword. Drafts keep those of earlier ones, even some that they
-// have given up, because they are still in use everywhere.
+// False if a keyword is newer than the draft. A draft has all keywords of earlier ones,
+// such as `definitions` in 2020-12, because schemas still use them, except for five that no
+// later draft reads, such as `extends`. Unknown keywords count as old ones.
 bool draft_has_keyword(int draft, std::string_view keyword);
 
-// The vocabularies of drafts from 2019-09 on that say which texts are valid.
+// The vocabularies (groups of keywords, from draft 2019-09 on) that constrain values. All
+// other keywords, such as `$ref` and `format`, are kOther.
 enum class Vocabulary : uint8_t { kOther, kApplicator, kUnevaluated, kValidation };
 
 // The vocabulary that defines a keyword in a draft.
 Vocabulary vocabulary_of(std::string_view keyword, int draft);
 
-// Where the names of a draft's vocabularies begin.
+// The common beginning of the URIs of a draft's vocabularies, for drafts from 2019-09 on.
 std::string vocabulary_prefix(int draft);
 
-// Whether a keyword asks nothing of a value, as `title` does, or `$defs`.
+// True for keywords that restrict no value, such as `title` or `$defs`.
 bool is_annotation(std::string_view keyword);
 
-// What the value of a keyword holds.
+// The place of schemas in the value of a keyword.
 enum class Held : uint8_t {
   kNothing,       // no schemas
   kSchemas,       // a schema, or an array of schemas
@@ -41,7 +43,8 @@ enum class Held : uint8_t {
 
 Held held_by(std::string_view keyword, int draft);
 
-// The schemas that stand in a schema of a draft, one level down.
+// The schemas one level down in a schema of a draft. The list may have booleans and strings
+// too, as from `properties` or `type`.
 std::vector<const Value*> subschemas(const Value& schema, int draft);
 
 }  // namespace structout::json

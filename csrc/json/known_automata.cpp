@@ -14,8 +14,9 @@ struct KnownAutomata {
   std::unordered_map<std::string, engine::Automaton> by_name;
 };
 
-// Made when the library is loaded, as all that the process shares: a fork that came while a
-// first use made it would leave it half made. Never destroyed: threads may outlive main.
+// Made when the library is loaded, like everything that the process shares: a fork in the
+// middle of a first use would leave it half made. Never destroyed, because threads may
+// outlive main.
 KnownAutomata& all = *new KnownAutomata;
 
 }  // namespace

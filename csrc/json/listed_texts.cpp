@@ -33,7 +33,7 @@ void ListedTexts::build() {
   engine::AutomatonBuilder builder;
   for (const Node& node : nodes_) builder.add_state(node.label != kNone, node.edges);
   automaton_ = builder.numbered(0);
-  // States are numbered in the order of a breadth-first search.
+  // The automaton numbers its states in the order of a breadth-first search: so do labels_.
   std::vector<uint32_t> order = {0};
   std::vector<bool> is_seen(nodes_.size());
   is_seen[0] = true;

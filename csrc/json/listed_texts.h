@@ -1,4 +1,4 @@
-// Lists of texts whose automaton tells which of them was read.
+// A trie of listed texts as an automaton whose accepting states tell the text that led there.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +9,22 @@
 
 namespace structout::json {
 
+// The texts of an `enum`'s strings or numbers, for example, each labelled with the index of
+// its value. Two texts may share a label, as 1 and 1.0 do.
 class ListedTexts {
  public:
   static constexpr uint32_t kNone = UINT32_MAX;
 
-  // Adds a text that is not there yet. All states of the texts are apart, so the automaton
-  // is not minimal.
+  // Adds a text that is not there yet. Different prefixes lead to different states, so that
+  // a state tells its text: the automaton is a trie and not minimal.
   void add(const std::string& text, uint32_t label);
 
-  // To be called once, after all were added.
+  // Makes the automaton. Call it once, after the last add().
   void build();
 
   const engine::Automaton& automaton() const { return automaton_; }
 
-  // The label of the text that leads to a state, or kNone.
+  // The label of the text that ends in a state, or kNone if none does.
   uint32_t label(uint32_t state) const { return labels_[state]; }
 
  private:

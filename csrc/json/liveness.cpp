@@ -18,8 +18,9 @@ const PastKeys kNoPast;
 
 // -- any value ----------------------------------------------------------------------
 
-// Marks a child as being decided. Recursion asks for the least fixpoint, in which what is
-// being decided is not satisfied.
+// Marks a child as being decided. If its own decision comes to the child again, the child
+// counts as unsatisfiable there: recursion asks for the least fixpoint. So an object that
+// requires a key of its own schema has no value, as it would never end.
 class Liveness::Decision {
  public:
   Decision(Liveness& liveness, Formula child) : liveness_(liveness), child_(child) {

@@ -1,4 +1,4 @@
-// Whether some value, object or array satisfies a formula.
+// Decides if some value, object or array satisfies a formula.
 #pragma once
 
 #include <memory>
@@ -22,8 +22,9 @@ struct KeyOrder {
 // Positions of a KeyOrder whose keys cannot follow any more.
 using PastKeys = std::vector<bool>;
 
-// A key of an object: one of the names of its order, or a free one that stands for all
-// with the same sets.
+// A key of an object: a name of its order, or a free key, which stands for all keys outside
+// of the order that are in the same sets. With the one pattern ^x- there are two free keys:
+// of the keys that begin with x-, and of all others.
 struct Key {
   static constexpr uint32_t kFree = UINT32_MAX;
   uint32_t name = kFree;
@@ -33,39 +34,48 @@ struct Key {
   bool operator==(const Key& other) const { return name == other.name && sets == other.sets; }
 };
 
+// Satisfiability of formulas, memoized by formula (for objects, also by the past keys). A
+// miss for an array or an object enumerates implicants, conjunctions of literals that imply
+// the formula, until ObjectSearch or ArraySearch finds one that a value can satisfy; the
+// conflict of one that fails becomes a clause of the next round, as in lazy SMT solvers
+// (Nieuwenhuis, Oliveras and Tinelli, 2006). Every search draws on the budget, so it ends
+// or throws LimitError.
 class Liveness {
  public:
   explicit Liveness(Schema& schema) : schema_(schema), formulas_(schema.formulas()), texts_(schema.texts()) {}
 
-  // Whether a value satisfies a child formula.
+  // True if some finite value satisfies a child formula.
   bool is_satisfiable(Formula child);
 
-  // Whether an object that has the past keys can be continued so that it satisfies a
+  // True if an object that has the past keys can be continued so that it satisfies a
   // formula. `order` must have all names of the formula.
   bool is_object_live(Formula object, const KeyOrder& order, const PastKeys& past);
 
-  // An equal formula that says how many keys there can be, in each branch that needs some
-  // number of them. What is left of the formula after some keys then tells what is left of
-  // this number.
+  // An equivalent formula. If a branch needs a minimum of keys above 1 (minProperties),
+  // each branch of the result also states the most keys that can come, unless these are
+  // very many: so the formula after some keys still bounds the number of those that follow.
   Formula with_key_bounds(Formula object);
 
-  // Whether more items can follow, maybe none, so that the array satisfies a formula.
+  // True if an array formula can be satisfied by the items that follow, maybe none.
   bool is_array_live(Formula array);
 
-  // The same, if items must not be among those in canonical form. What it takes into
-  // account are items of which there are few: see all_values().
+  // True if this also holds when no item may be among the used ones, in canonical form.
+  // Only children with few values count, see all_values(): others are taken to have a value
+  // left.
   bool is_array_live(Formula array, const TextSet& used);
 
-  // Whether the atom kForName or kForKeys applies to a key.
+  // True if the atom, kForName or kForKeys, speaks of a key.
   bool applies(const FormulaNode& atom, const Key& key);
 
-  // The free keys: for each combination of the formulas on keys that some key outside of
-  // the order satisfies, the key that stands for it.
+  // The free keys: one for each combination of the formulas on keys that some key outside
+  // of the order satisfies. There may be exponentially many in `sets`, so more than a limit
+  // throw LimitError.
   std::vector<Key> free_keys(const std::vector<Formula>& sets, const KeyOrder& order);
-  // The same, or none if they are too many.
+  // Like free_keys(), but none if there are too many.
   std::optional<std::vector<Key>> some_free_keys(const std::vector<Formula>& sets, const KeyOrder& order);
 
-  // The free keys that have values if atoms kForKeys hold, as a formula on their texts.
+  // The texts of the free keys that have a value under all these atoms kForKeys, as a
+  // formula.
   Formula free_texts(const std::vector<Formula>& for_keys, const KeyOrder& order);
 
   // A formula that describes the keys for which `key` stands.
@@ -79,7 +89,7 @@ class Liveness {
   using Values = std::shared_ptr<const std::vector<std::string>>;
   Values all_values(Formula child);
 
-  // Whether some array or object satisfies a child formula.
+  // True if some array or object satisfies a child formula.
   bool has_compound(Formula child);
 
  private:
@@ -107,9 +117,11 @@ class Liveness {
   std::unordered_map<Formula, Values> all_values_;
   std::vector<uint32_t> variable_numbers_;       // of the present ImplicantSearch, by atom
   std::unordered_map<Formula, bool> preferred_;  // the truth of atoms that the last searches chose
-  // An answer "no" that assumed another one of what is being decided is not kept.
+  // The children that outer calls are deciding, and those among them that a search has
+  // taken to be unsatisfiable. A negative answer is not cached while there are such
+  // assumptions.
   std::unordered_set<Formula> being_decided_, assumed_;
-  const char* stack_ = nullptr;  // where the outermost decision began
+  const char* stack_ = nullptr;  // at the begin of the outermost decision
 };
 
 }  // namespace structout::json

@@ -1,4 +1,4 @@
-// Whether an array can satisfy a formula.
+// Satisfiability of formulas on arrays.
 #include <algorithm>
 #include <functional>
 
@@ -29,7 +29,9 @@ bool Liveness::is_array_live(Formula array, const TextSet& used) {
   return is_array_live(array) && is_some_implicant_live(array, used);
 }
 
-// Whether an array can satisfy a conjunction of literals.
+// Decides if an array can satisfy a conjunction of literals, by backtracking: it assigns a
+// place to each item that must exist, such as one that `contains` needs, then checks upper
+// bounds and that items can differ. Items from `last_bound` on all have the same literals.
 struct Liveness::ArraySearch {
   struct Items {
     uint32_t begin, end;
@@ -96,7 +98,7 @@ struct Liveness::ArraySearch {
 
   bool is_live() {
     if (is_repeated) return false;  // items are never repeated where the schema speaks of it
-    uint32_t length = 0;            // how many items there can be, or one more than the last bound
+    uint32_t length = 0;            // of the longest possible array, or one more than the last bound
     while (length <= last_bound && length < max_items && is_satisfiable(length)) ++length;
     cap = length > last_bound ? max_items : length;
     if (is_unique && cap > 0 && !are_different_items_possible()) return false;
@@ -116,7 +118,8 @@ struct Liveness::ArraySearch {
     return liveness.is_satisfiable(need(index, also));
   }
 
-  // Lowers `cap` to the number of values that items have.
+  // Lowers `cap` to the number of values that items have. False if some literal needs more
+  // different items than there are.
   bool are_different_items_possible() {
     std::vector<Formula> any;
     for (uint32_t i = 0; i <= last_bound; ++i) any.push_back(need(i));
@@ -141,8 +144,8 @@ struct Liveness::ArraySearch {
     return unused;
   }
 
-  // Whether items that satisfy these children can all differ: a matching of items and
-  // values, by augmenting paths.
+  // True if items that satisfy these children can all differ. Only children with few values
+  // matter: a bipartite matching of these items and values, by augmenting paths.
   bool can_differ(const std::vector<Formula>& items) {
     std::vector<Values> few;
     for (Formula item : items) {
@@ -182,7 +185,7 @@ struct Liveness::ArraySearch {
         return true;
       places[i].also.pop_back();
     }
-    // New places, whose number the length allows. Those after the last bound are alike.
+    // New places, whose number the length allows. Places after the last bound are alike.
     uint32_t num_after = count_places_after();
     bool has_tried_after = false;
     for (uint32_t index = wanted.begin; index < wanted.end && index < cap && !has_tried_after; ++index) {
@@ -195,7 +198,7 @@ struct Liveness::ArraySearch {
       if (!is_satisfiable(index, {wanted.child})) continue;
       bool are_alike = has_tried_after && wanted.end == kNoEnd && cap == kAnyNumberOfItems && bounded.empty();
       bool may_run_out = is_unique && unused_values(need(index, {wanted.child})) != nullptr;
-      if (are_alike && !may_run_out) {  // as many as are needed
+      if (are_alike && !may_run_out) {  // there are enough of them
         if (find_places(next + 1, 0, 0)) return true;
         continue;
       }
@@ -217,8 +220,8 @@ struct Liveness::ArraySearch {
     return std::any_of(places.begin(), places.end(), [index](const Place& place) { return place.index == index; });
   }
 
-  // Whether the items that must be there, those at the places among them, keep within
-  // the bounds, and can differ if they must.
+  // True if the required items (at `places`, before these, and up to the minimum) keep the
+  // upper bounds, and can differ if they must.
   bool has_room() {
     if (bounded.empty() && !is_unique) return true;
     std::vector<Place> items = places;
@@ -246,8 +249,8 @@ struct Liveness::ArraySearch {
     return items.empty() || keep_bounds(items, 0, 0, items[0].also, bounded, {});
   }
 
-  // Whether items[next ...] keep within what is left of the bounds. For items[next],
-  // `also` has decided on the first `num_decided` of them. `needs`: of the items before.
+  // True if items[next ...] keep within the rest of the bounds. For items[next], `also` has
+  // decided on the first `num_decided` of them. `needs`: the formulas on the items before.
   bool keep_bounds(const std::vector<Place>& items, size_t next, size_t num_decided, std::vector<Formula> also,
                    std::vector<Bounded> left, std::vector<Formula> needs) {
     liveness.spend(1);
@@ -275,7 +278,7 @@ struct Liveness::ArraySearch {
   uint32_t min_items = 0, max_items = kAnyNumberOfItems;
   bool is_unique = false, is_repeated = false;
   uint32_t last_bound = 0;  // items from here on are alike
-  uint32_t cap = 0;         // how many items there can be
+  uint32_t cap = 0;         // the most items that there can be
   std::vector<Place> places;
 };
 

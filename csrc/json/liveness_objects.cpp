@@ -1,4 +1,4 @@
-// Whether an object can satisfy a formula.
+// Satisfiability of formulas on objects.
 #include <algorithm>
 #include <functional>
 
@@ -128,6 +128,7 @@ bool Liveness::is_object_live(Formula object, const KeyOrder& order, const PastK
   bool is_live = false;
   std::vector<Formula> clauses = {object};
   Literals parts = formulas_.op(object) == Op::kAnd ? formulas_.operands(object) : Literals{object};
+  // A conjunction of literals is its only implicant, so it needs no search.
   bool is_conjunction =
       std::none_of(parts.begin(), parts.end(), [&](Formula part) { return has_operands(formulas_.op(part)); });
   if (is_conjunction) {
@@ -154,7 +155,10 @@ void Liveness::keep(std::unordered_map<std::string, bool>& results, const std::s
   if (is_live || assumed_.empty()) results.emplace(key, is_live);
 }
 
-// Whether an object can satisfy a conjunction of literals.
+// Decides if an object can satisfy a conjunction of literals, by backtracking. Every
+// required name and every refuted atom needs a witness, a key whose value does what the
+// literal demands: a negated kForKeys needs a key of its set whose value violates its
+// child. Then there must be enough keys.
 struct Liveness::ObjectSearch {
   struct Witness {
     Key key;
@@ -206,8 +210,8 @@ struct Liveness::ObjectSearch {
     return std::find(forbidden.begin(), forbidden.end(), name) == forbidden.end() && !is_past(name, order, past);
   }
 
-  // Literals that no value of a name satisfies together, as few as a short search finds.
-  // One of them asks for the name.
+  // A small unsatisfiable core: literals that no value of a name satisfies together, as few
+  // as a short search finds. One of them demands that the name comes.
   Literals reasons(uint32_t name) const {
     std::vector<std::pair<Formula, Formula>> about;  // a literal, and what it asks of the value
     Formula asks_for_name = formulas.atom(Op::kRequired, name);
@@ -255,7 +259,7 @@ struct Liveness::ObjectSearch {
     return *known_free_keys;
   }
 
-  // Whether a free key stands for more keys than the witnesses among them.
+  // True if a free key stands for more keys than there are witnesses of it.
   bool has_another(const Key& key, const std::vector<Witness>& witnesses) {
     auto is_alike = [&](const Witness& witness) { return witness.key == key; };
     auto count = std::count_if(witnesses.begin(), witnesses.end(), is_alike);
@@ -317,7 +321,7 @@ struct Liveness::ObjectSearch {
     return count + num_free >= min_keys;
   }
 
-  // How many keys there can be.
+  // The number of keys that can come: names and free keys.
   uint64_t num_possible_keys() {
     uint64_t count = 0;
     for (uint32_t name : order.names) count += is_possible(name) && is_satisfiable({name});
@@ -328,7 +332,7 @@ struct Liveness::ObjectSearch {
     return liveness.texts_.count(liveness.texts_.start(TextKind::kString, liveness.free_texts(for_keys, order)));
   }
 
-  // How many keys a free one stands for.
+  // The number of keys that a free key stands for.
   uint32_t num_keys(const Key& key) {
     Formula description = liveness.description(key, known_sets, order);
     return liveness.texts_.count(liveness.texts_.start(TextKind::kString, description));

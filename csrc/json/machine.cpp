@@ -7,7 +7,8 @@ namespace structout::json {
 
 namespace {
 
-// Outside of strings and keys other bytes make no difference, but for literals.
+// Outside of strings, keys and literals, only these bytes have actions of their own: all
+// others act as their neighbours do, but for the edges of numbers.
 constexpr std::string_view kStructure = " \t\n\r{}[],:\"-0123456789ntf";
 
 }  // namespace
@@ -147,6 +148,7 @@ Action Machine::read(const BeforeValue& value, MemoryKind, uint8_t byte) {
     TextKind kind = is_string ? TextKind::kString : TextKind::kNumber;
     Numbers states;
     for (Formula formula : expanded(value.children, is_string ? Type::kString : Type::kNumber)) {
+      // The goal also chooses the spelling of numbers; tracked formulas follow any.
       states.push_back(states.empty() ? texts_.start(kind, formula) : texts_.followed(kind, formula));
     }
     if (!texts_.is_live(states[0])) return {};
@@ -268,7 +270,8 @@ Action Machine::read(const ArrayStart& start, MemoryKind, uint8_t byte) {
 uint32_t Machine::whitespace_after_value(uint32_t spaces, const std::optional<Action>& end, uint32_t formulas) const {
   if (spaces != whitespace_.after_value() || !whitespace_.needs_end()) return spaces;
   if (!end) return Whitespace::kNone;
-  // What else is tracked, the names that have come or other items may forbid the end.
+  // Tracked formulas, names in any order and items that must differ leave the end open,
+  // even if the goal allows it.
   bool is_sure = lists_[formulas].size() == 1 && !allows_any_order() && !has_unique_items();
   return is_sure ? whitespace_.before_end() : spaces;
 }

@@ -1,5 +1,7 @@
-// Reads the JSON texts that satisfy a schema, byte by byte. The states of the machine
-// are named by what is still asked of the text; values inside each other are on a stack.
+// A pushdown automaton over the bytes of the JSON texts that satisfy a schema. A state is
+// named by the formulas on the rest of the present value, as derivatives name the states of
+// a regular expression (Brzozowski, 1964); the arrays and objects around it are on a stack.
+// States are made when a text first reaches them.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +27,10 @@ struct TextForm {
   WhitespaceForm whitespace;
 };
 
-// Beside a formula that must hold for a value, its goal, a state follows formulas whose
-// truth the value around it must know: its verdicts.
+// The machine of one schema, its states and its tables. A value has a goal, the formula
+// that must hold for it, and verdicts: the truth of further formulas on which the object or
+// array around it depends. Example: under `contains` with a minimum of 2, an item may match
+// or not, and its verdict tells how many more must come.
 class Machine {
  public:
   static constexpr std::string_view kLiterals[] = {"null", "false", "true"};
@@ -41,48 +45,55 @@ class Machine {
 
   State start();
 
-  // The schemas that the start has found no array to satisfy, because there are fewer
-  // different items than they need: for SchemaOptions::impossible_arrays of another machine.
+  // JSON pointers to the schemas whose arrays start() has found impossible: they need more
+  // different items than there are. For SchemaOptions::impossible_arrays of another
+  // machine.
   const std::vector<std::string>& impossible_arrays() const { return impossible_arrays_; }
 
-  // Reading may throw SchemaError or engine::LimitError: states are made when they are
-  // first needed.
+  // The action of a byte in a state. A hit is a table lookup; a miss may make states, and
+  // fills the table for all adjacent bytes that do the same. So reading may throw
+  // SchemaError or engine::LimitError.
   Action action(State state, uint8_t byte) {
     const Action* known = actions_.find(state, byte);
     return known != nullptr ? *known : new_action(state, byte);
   }
 
-  // The state that replaces one that was waiting for a value. kNoState if the verdicts
-  // are not possible.
+  // The state that replaces one that was waiting for a value, given its verdicts. kNoState
+  // if these leave the object or array unsatisfiable. Below the bottom of the stack
+  // `waiting` is kNoState, and the state after it ends the text.
   State resume(State waiting, uint32_t verdicts);
 
-  // Whether a number may end in the state, and its verdicts.
+  // The verdicts on a number that may end in the state: numbers have no closing byte. None
+  // in all other states.
   std::optional<uint32_t> verdicts_at_end(State state);
 
-  // Whether the whole text is complete in this state at the bottom of the stack.
+  // True in the one state after a whole text, with an empty stack. A text that ends with a
+  // number needs verdicts_at_end().
   bool is_end(State state) const { return at<TextEnd>(state) != nullptr; }
 
-  // Whether a byte of numbers goes on with the value on top.
+  // True if some byte of numbers (digits, sign, point, exponent) continues the value on
+  // top. In states at which a text may end, this holds inside numbers only.
   bool reads_number(State state);
 
   MemoryKind memory(State state) const { return states_.memory(state); }
 
-  // The condition of an action.
+  // The condition on past names under which an action is allowed; always true in declared
+  // order.
   Guard guard(State state, uint8_t byte, const Action& action) {
     return allows_any_order() ? guard_in_any_order(state, byte, action) : Guard();
   }
   // `names`: positions of names that have come.
   bool holds(const Guard& guard, const PastKeys& names) const { return objects_.holds(guard, names); }
 
-  // Whether a state is inside or after a free key of an object that cannot do without names
-  // that have not come.
+  // With keys in any order: true inside or after a free key if the object cannot be
+  // completed without names that have not come.
   bool lacks_names(State state, const PastKeys& names);
 
-  // The position of the name that is complete with the step from one state to the next, if
-  // the frame remembers it.
+  // The position of the name that the step from one state to the next completes, if keys
+  // come in any order, so that the position in the text must remember it.
   std::optional<uint32_t> completed_name(State state, State next) const;
 
-  // Whether a free key ends in the state, when its quote comes.
+  // True if a quote in the state ends a free key.
   bool ends_free_key(State state);
 
   bool is_key(State state) const { return at<InKey>(state) != nullptr; }
@@ -92,14 +103,15 @@ class Machine {
   }
   bool allows_any_order() const { return form_.key_order == KeyOrderRule::kAny; }
 
-  // Whether the schema speaks of items that differ.
+  // True if some formula of the schema has uniqueItems.
   bool has_unique_items() const { return schema_.has_unique_items(); }
 
-  // Whether whitespace has come after a value that only the end of the object or the array
-  // may follow.
+  // True after whitespace that only the end of the object or array may follow, and no
+  // comma, such as a line feed that puts the closing bracket on a line of its own.
   bool must_end(uint32_t spaces) const { return !whitespace_.may_separate(spaces); }
 
-  // For a state that waits for an item: a number of what is asked of the item.
+  // For a state that waits for an item: the number of the list of formulas on the item.
+  // Items with equal numbers have the same goal and the same tracked formulas.
   uint32_t item_children(State waiting) { return arrays_.item_plan(array_of(waiting)).children; }
 
   size_t num_states() const { return states_.size(); }
@@ -129,18 +141,19 @@ class Machine {
     const auto* waiting = at<WaitingForItem>(state);
     return waiting != nullptr ? waiting->array : at<AfterItem>(state)->array;
   }
-  // The object of a state before a key or after a member.
+  // The object of a state before a key or after a member. None for other states.
   std::optional<uint32_t> object_between_members(State state) const;
 
-  // The end of an array or object of which so much is left to ask. None if it may not end.
+  // The action that ends an array or object with such formulas on its rest, which is then
+  // empty. None if the first of them, the goal, does not hold.
   std::optional<Action> pop_at_end(const Numbers& formulas);
   std::optional<Action> end_of_object(const Object& object);
-  // The state after a value of which no verdict but the goal matters.
+  // The state after a value for which no verdict but the goal matters.
   State resume_with_goal(State waiting) { return resume(waiting, verdicts_.number_of({true})); }
 
  private:
   Action new_action(State state, uint8_t byte);
-  // Bytes around the given one that do the same.
+  // A range of bytes around the given one that have the same action.
   std::pair<uint8_t, uint8_t> range_of(State state, uint8_t byte);
   Guard guard_in_any_order(State state, uint8_t byte, const Action& action);
   std::optional<uint32_t> position_of_name(const AfterKey& after) const;  // None: it was a free key
@@ -149,7 +162,7 @@ class Machine {
     const StateContents contents = states_[state];
     return std::visit([&](const auto& each) { return read(each, states_.memory(state), byte); }, contents);
   }
-  // What a byte does in a state with some contents and a memory.
+  // Computes the action of a byte in a state with some contents and a memory.
   Action read(const TextEnd&, MemoryKind, uint8_t) { return {}; }
   Action read(const WaitingForMember&, MemoryKind, uint8_t) { return {}; }
   Action read(const WaitingForItem&, MemoryKind, uint8_t) { return {}; }
@@ -164,12 +177,14 @@ class Machine {
   Action read(const AfterMember& member, MemoryKind memory, uint8_t byte);
   Action read(const ArrayStart& array, MemoryKind memory, uint8_t byte);
   Action read(const AfterItem& item, MemoryKind memory, uint8_t byte);
-  // The texts after a byte. Nothing if their goal cannot be reached any more.
+  // The text states after a byte. None if no text goes on so, or none that satisfies the
+  // goal.
   std::optional<uint32_t> texts_after(uint32_t texts, uint8_t byte);
   std::optional<uint32_t> verdicts_of_texts(uint32_t texts);  // if these may end here
+  // The formulas of a list of children, for values of one type.
   Numbers expanded(uint32_t children, Type type);
-  // The state of the whitespace that may follow a member or an item. `spaces`: what has
-  // come; `end`: of the object or the array; `formulas`: the list of what it asks.
+  // The state of the whitespace after a member or an item. `spaces`: the whitespace so far;
+  // `end`: the action that ends the object or array; `formulas`: the list on its rest.
   uint32_t whitespace_after_value(uint32_t spaces, const std::optional<Action>& end, uint32_t formulas) const;
 
   Action replace(State state) const { return {Action::kReplace, state}; }

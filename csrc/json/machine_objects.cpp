@@ -49,7 +49,8 @@ Action Machine::read(const InKey& given, MemoryKind, uint8_t byte) {
   MemoryKind after_memory = objects_.memory_of(object);
   if (byte == '"') {
     std::optional<uint32_t> complete;
-    // Spellings never end inside an escape. The shortest of those that begin so is first.
+    // Spellings never end inside an escape. Names are sorted by spelling, so the shortest
+    // of those with this prefix is the first.
     bool is_named = key.may_be_named() && spelling(key.begin).size() == key.length;
     if (is_named && is_allowed(key.begin)) {
       complete = objects_.number_of_key({order.order.names[order.by_spelling[key.begin]]});
@@ -74,8 +75,8 @@ Action Machine::read(const InKey& given, MemoryKind, uint8_t byte) {
   if (key.may_be_free()) key.free = texts_after(key.free, byte).value_or(InKey::kNotFree);
   if (!key.may_be_named() && !key.may_be_free()) return {};
   key.length = key.may_be_named() ? key.length + 1 : 0;
-  // The names that are left may all stand later, so that one state serves all
-  // positions before them.
+  // All remaining names may have later positions. Moving the object on to the first of them
+  // makes one state of those before it.
   auto position = uint32_t(order.order.names.size());
   for (uint32_t i = key.begin; i < key.end; ++i) {
     if (is_allowed(i)) position = std::min(position, order.by_spelling[i]);

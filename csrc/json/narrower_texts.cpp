@@ -1,7 +1,8 @@
-// Formats whose expressions allow less than the standards, and steps of numbers of which
-// only some multiples are known. A text of such a language satisfies the keyword, but
-// another text may satisfy it too: the schema may ask for the keyword, and may not ask for
-// anything else.
+// Refuses negations of narrower texts: formats whose expressions allow less than the
+// standards, and steps of numbers (multipleOf) for which only some multiples are
+// recognized. A text of such a language satisfies the keyword, but other texts may satisfy
+// it too. So a schema may demand the keyword, but must not depend on a value lacking it, as
+// `not` would.
 #include <algorithm>
 
 #include "json/schema.h"
@@ -14,8 +15,9 @@ bool Schema::has_narrower_text(Formula texts) {
   return std::any_of(atoms.begin(), atoms.end(), [this](Formula atom) { return narrower_texts_.count(atom) != 0; });
 }
 
-// Where a document with such languages is monotone in them, whatever it allows is
-// valid. So it is enough to follow the sign with which each formula occurs.
+// A document that is monotone in these languages allows valid texts only. So the check
+// follows the sign with which each formula occurs, from the root down. It visits a child at
+// most once per sign.
 void Schema::check_narrower_texts() {
   if (narrower_texts_.empty()) return;
   struct Occurrence {

@@ -17,19 +17,19 @@ namespace structout::json {
 
 namespace {
 
-// What a condition knows of the digits so far.
+// The state of a condition after some digits.
 struct Progress {
   uint32_t position = 0;
   uint32_t value = 0;
   bool is_negative = false;
 };
 
-// The texts of numbers that fulfil a condition. It is asked for:
+// Builds the minimal automaton of the numbers that fulfil a condition, a class with:
 //   start(is_negative)          the progress before the first digit
 //   whole_digit(progress, d)    after a digit before the point
 //   point(progress)             after the point, or at the end of a number without one
 //   fraction_digit(progress, d) after a digit of the fraction
-//   accepts(progress)           whether the number may end, after point()
+//   accepts(progress)           true if the number may end, after point()
 // point and fraction_digit return nothing if no further digits fulfil the condition.
 template <typename Condition>
 class NumberBuilder {
@@ -101,8 +101,8 @@ class NumberBuilder {
   engine::AutomatonBuilder builder_;
 };
 
-// The numbers in an accepted ordering against a bound. Compares digit by digit with the
-// bound's absolute value; each sign has its own accepted orderings of absolute values.
+// Accepts the numbers in an accepted ordering against a bound. Compares digit by digit with
+// the bound's absolute value; each sign has its own accepted orderings of absolute values.
 // Progress: the position is that in the bound's whole digits (one past their end for any
 // longer number), then that in its fraction. The value is the ordering so far.
 class Comparison {
@@ -133,7 +133,8 @@ class Comparison {
   }
 
   bool accepts(const Progress& progress) const {
-    // The digits that are left of the fraction are not all zeros.
+    // The bound's fraction has more digits, and never ends with a zero, so the bound is
+    // greater.
     bool is_shorter = progress.value == kEqual && progress.position < fraction_.size();
     uint32_t value = is_shorter ? kLess : progress.value;
     return (value & (progress.is_negative ? accepted_.negative : accepted_.positive)) != 0;
@@ -149,10 +150,10 @@ class Comparison {
   SignedOrderings accepted_;
 };
 
-// The multiples of modulus * 10^exponent. Progress before the point: the number of final
-// zeros, at most as many as the step has, and the remainder of the digits before them.
-// Progress after the point: the number of digits there, and the remainder of all digits
-// as one integer. The sign does not matter.
+// Accepts the multiples of modulus * 10^exponent. Progress before the point: the number of
+// final zeros, at most as many as the step has, and the remainder of the digits before
+// them. Progress after the point: the number of digits there, and the remainder of all
+// digits as one integer. The sign does not matter.
 class Multiple {
  public:
   Multiple(uint32_t modulus, int64_t exponent)

@@ -10,7 +10,7 @@ namespace structout::json {
 
 engine::Automaton any_number();
 
-// `allows_fraction`: whether 1.0 and 1e+16 are integers.
+// `allows_fraction`: 1.0 and 1e+16 are integers too.
 engine::Automaton integers(bool allows_fraction);
 
 // The numbers that are at least the bound, or greater if it is exclusive. The number of
@@ -23,12 +23,13 @@ engine::Automaton numbers_to(const Decimal& bound, bool is_exclusive);
 // All texts of one value: 1, 1.0, 1.00; 1e+16, 10000000000000000.
 engine::Automaton numbers_equal(const Decimal& value);
 
-// The multiples of a step by integers, written without an exponent. The step is digits * 10^exponent, and the number
-// of states is linear in digits * (1 + |exponent|). Throws LimitError if this exceeds
-// limits.states, and std::invalid_argument if the step is not positive.
+// The integer multiples of a step, written without an exponent. For a step of digits *
+// 10^exponent the number of states is linear in digits * (1 + |exponent|). Throws
+// LimitError if this exceeds limits.states, and std::invalid_argument if the step is not
+// positive.
 engine::Automaton multiples_of(const Decimal& step, engine::Budget& budget);
 
-// How numbers are written.
+// The spelling of written numbers: bounds on their digits, and the use of exponents.
 struct NumberForm {
   uint32_t num_digits = 17;  // at most, from the first that is no zero on
   uint32_t num_zeros = 17;   // at most, between the point and such a digit, 1 or more
@@ -39,7 +40,7 @@ struct NumberForm {
 // zero.
 engine::Automaton numbers_of(const NumberForm& form, engine::Budget& budget);
 
-// Those that are no integers, or are written without a fraction.
+// All numbers but those whose fraction is zeros only: 1 and 1.5, but not 1.0.
 engine::Automaton without_zero_fraction();
 
 }  // namespace structout::json

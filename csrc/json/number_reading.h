@@ -14,8 +14,9 @@ constexpr char kNumberBytes[] = "+-.0123456789e";  // in increasing order
 
 // A reading has a State with a key() that tells its states apart, and
 //   next(state, byte)  the state after another byte, or nothing
-//   accepts(state)     whether the text may end there
-// The first state is State().
+//   accepts(state)     true if the text may end there
+// The first state is State(). The reachable states are explored breadth first, and the
+// automaton is minimal.
 template <typename Reading>
 engine::Automaton automaton_of(const Reading& reading, engine::Budget& budget) {
   using State = typename Reading::State;

@@ -27,9 +27,10 @@ uint32_t Objects::order_of(uint32_t children, const Numbers& objects) {
   return order_numbers_[children] = uint32_t(orders_.size() - 1);
 }
 
-// The keys without names, where few keys make a class of them and there must be others: by
-// what a formula asks for, or because the object must differ from earlier ones. Whether
-// others are left can only be told of keys with names.
+// Names for free keys: those of classes (keys in the same sets) that have few keys. It can
+// be told only of named keys if others remain, which matters where more keys must come: if
+// a formula demands some (minProperties above 1, or a negated kForKeys), or if uniqueItems
+// makes objects differ.
 Numbers Objects::few_free_keys(const Numbers& objects, const KeyOrder& named) {
   Numbers sets, few;
   bool asks_for_keys = schema_.has_unique_items();
@@ -54,9 +55,10 @@ Numbers Objects::few_free_keys(const Numbers& objects, const KeyOrder& named) {
 
 // -- what lasts of a formula --------------------------------------------------------
 
-// A formula is kept if its rest is about the number of keys alone, or about single names
-// alone: then whether it can still hold depends on the rest, and for each name on what the
-// lasting part asks of it, not on which of the other keys have come.
+// The split is possible (is_kept) if the rest speaks of the number of keys alone, or of
+// single names alone. Then the formula stays satisfiable as long as the rest does, together
+// with the lasting literals on its names: the set of other keys that have come does not
+// matter.
 const Objects::Parts& Objects::parts_of(Formula object) {
   auto known = parts_.find(object);
   if (known != parts_.end()) return known->second;
@@ -82,7 +84,8 @@ const Objects::Parts& Objects::parts_of(Formula object) {
       (is_of_name ? has_names : has_sets) = true;
     }
   }
-  // In the declared order keys that were left out are missing for a least number.
+  // In declared order skipped keys cannot come later, so the past decides if a minimum of
+  // keys can still be reached.
   bool are_counts_kept = !has_names && (!has_least || rule_ == KeyOrderRule::kAny);
   parts.is_kept = !has_sets && (!has_counts || are_counts_kept);
   parts.lasting = parts.is_kept ? formulas_.conjunction(std::move(lasting)) : kAlways;
@@ -123,6 +126,7 @@ uint32_t Objects::object_of(uint32_t shape, Numbers formulas, PastKeys past) {
     shape = shape_of(parts.lasting, shapes_[shape].order);
     formulas[0] = parts.rest;
   }
+  // One object for all sets of past names: the position remembers these.
   if (is_kept && rule_ == KeyOrderRule::kAny) past.assign(past.size(), false);
   std::array<uint32_t, 3> key = {lists_.number_of(formulas), shape, pasts_.number_of(past)};
   auto known = object_numbers_.find(key);
@@ -192,8 +196,8 @@ bool Objects::changes_rest(const Object& object, const Key& key) {
   });
 }
 
-// The rest, with what the shape asks of the names that it mentions, and of a key. If this
-// can hold, so can the whole.
+// The rest with the shape's literals on sets of keys, on the names that the rest mentions,
+// and on `key`. If this is satisfiable, so is the whole formula.
 Formula Objects::with_shape(const Object& object, Formula rest, const Key* key) {
   const Shape& shape = shapes_[object.shape];
   const KeyOrder& order = this->order(object).order;
@@ -248,7 +252,8 @@ const Plan& Objects::plan(uint32_t number, uint32_t key_number) {
     context.residual = [&](Formula formula, const Truth& truth) {
       return planner_.after_key(formula, key, order, *past, truth);
     };
-    // What the shape asks of names is in the formula, so it does not need the past.
+    // with_shape() has put the shape's literals on names into the formula, so it does not
+    // need the past.
     context.is_live = [&](Formula formula) {
       return liveness_.is_object_live(formula, order, object.is_kept ? PastKeys() : *past);
     };
@@ -259,7 +264,8 @@ const Plan& Objects::plan(uint32_t number, uint32_t key_number) {
   return key_plans_.emplace(std::pair(number, key_number), std::move(plan)).first->second;
 }
 
-// Whether the number of keys and the order leave room for a key.
+// True if a key fits the limit of the number of keys and, in declared order, skips no
+// required name. Objects that are not kept leave this to their plans.
 bool Objects::has_room(const Object& object, const Key& key) const {
   if (!object.is_kept) return true;
   const Shape& shape = shapes_[object.shape];

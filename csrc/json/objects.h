@@ -1,11 +1,11 @@
-// What objects ask of their keys.
+// Objects after some keys, and the keys that may follow.
 //
 // A schema of 80 optional keys has 2^80 sets of keys that may have come. A state does not
-// name such a set where it can be avoided: what an object asks of each key stays in its
-// shape, whether or not the key has come. Where keys keep their declared order, the state
-// knows the position of the last one; where they come in any order, the frame of the
-// object remembers them, and guards ask it. Only where the rest of the formula weighs all
-// keys against each other (see Objects::parts_of) does a state know the set.
+// name such a set where it can be avoided: the literals on each key stay in the shape of
+// the object, whether or not the key has come. In declared order the state knows the
+// position of the last key; in any order the position's memory of the object knows the
+// names that have come, and guards consult it. A state knows the set only where the rest of
+// the formula weighs all keys against each other (see Objects::parts_of).
 #pragma once
 
 #include <array>
@@ -27,8 +27,9 @@ enum class KeyOrderRule : uint8_t {
   kDeclared,  // the named keys in the order of their declaration, then the others
 };
 
-// A condition on the names that have come. Where they come in any order, the frame of the
-// object remembers them, and actions are those of an object that has no keys yet.
+// A condition on the names that have come, where they come in any order. The machine's
+// actions are then those of an object without keys, and an action is allowed if its guard
+// holds for the names in the position's memory of the object.
 struct Guard {
   enum Kind : uint8_t {
     kNone,   // it always holds
@@ -48,12 +49,12 @@ struct Guard {
 // An object after some keys.
 struct Object {
   uint32_t shape;
-  uint32_t formulas;                              // what is asked beside the shape
+  uint32_t formulas;                              // a list: the goal beside the shape, then the tracked ones
   uint32_t past;                                  // keys that cannot follow any more, if the state knows them
-  bool is_kept;                                   // the goal is kept, and the other formulas are known to hold or not
+  bool is_kept;                                   // the goal is split (see Parts), and the tracked formulas are decided
   uint32_t next;                                  // the first position that is not past
-  uint32_t max_keys;                              // how many may follow, if the formula is kept
-  bool is_prepared = false;                       // what follows is known
+  uint32_t max_keys;                              // the most that may follow, if is_kept
+  bool is_prepared = false;                       // the members below are computed
   std::vector<uint32_t> num_allowed_before = {};  // of the order's spellings, how many are allowed before each
   uint32_t free = 0;                              // text states of free keys: the goal, then each set
   bool allows_free = false;
@@ -64,8 +65,8 @@ struct Object {
   uint32_t num_names() const { return uint32_t(num_allowed_before.size() - 1); }
 };
 
-// Objects and keys have numbers. An object is prepared when it is first asked what may
-// follow; references to objects stay valid.
+// Numbers the objects and keys of a machine. prepared() plans every key of an object once,
+// when a text first comes to it; references to objects stay valid.
 class Objects {
  public:
   struct Order {
@@ -89,46 +90,54 @@ class Objects {
   const Key& key(uint32_t number) const { return keys_[number]; }
   uint32_t number_of_key(const Key& key);
 
-  // The object without keys of a value with such children. None if it cannot be completed.
+  // The object before its first key, for a value with such children. None if it cannot be
+  // completed.
   std::optional<uint32_t> start(uint32_t children, Numbers formulas);
 
   // The object after a key whose value has some verdicts. None if it cannot be completed.
   std::optional<uint32_t> after(uint32_t object, uint32_t key, const std::vector<bool>& verdicts);
 
-  // The same object, if the names before a position are left out.
+  // In declared order: the object once the names before a position cannot follow any more,
+  // one object for all that differ in these names only. The object itself if its rest
+  // mentions such a name, or if it is guarded or not kept.
   uint32_t at_position(uint32_t object, uint32_t position);
 
-  // Keys that may come next: the names, and of the free keys those of no set and of one.
+  // Keys that may come next: the names, and the free keys in no set or in a single one. For
+  // a rehearsal, which tries examples.
   Numbers possible_keys(uint32_t object);
 
-  // What is asked of the value of a key.
+  // The obligations on the value of a key.
   const Plan& plan(uint32_t object, uint32_t key);
-  // The same, as far as the object asks it whichever other keys come.
+  // The obligations in the shape of the object, which hold whichever other keys come.
   const Plan& lasting_plan(const Object& object, uint32_t key) { return shape_plan(object.shape, key); }
 
-  // Whether the frame of an object, not its state, tells which names have come.
+  // True if the position's memory of the object, not the state, knows which names have
+  // come.
   bool is_guarded(const Object& object) const { return object.is_kept && rule_ == KeyOrderRule::kAny; }
   bool is_required(const Object& object, uint32_t position) const {
     return shapes_[object.shape].is_required[position];
   }
-  // Whether a required name has not come, as far as the state knows.
+  // True if the state knows of a required name that has not come.
   bool lacks_required(const Object& object) const;
-  // Whether the object cannot do without names that have not come. `names`: that have.
+  // True if the object cannot be completed without further names. `names`: those that have
+  // come.
   bool lacks_names(uint32_t object, const PastKeys& names);
-  // Whether a guard of a prepared object holds. `names`: those that have come.
+  // True if a guard of a prepared object holds. `names`: those that have come.
   bool holds(const Guard& guard, const PastKeys& names) const;
 
-  // What the frame of an object remembers.
+  // The kind of memory that goes with the states of an object, but for those inside a free
+  // key.
   MemoryKind memory_of(const Object& object) const {
     return object.allows_free ? MemoryKind::kKeys : memory_at_start();
   }
   MemoryKind memory_at_start() const { return rule_ == KeyOrderRule::kAny ? MemoryKind::kKeys : MemoryKind::kNone; }
 
  private:
-  // A formula on an object in two parts.
+  // A formula on an object, split in two parts.
   struct Parts {
-    // Literals that stay as they are whichever keys come: what they ask of a key, they ask
-    // when it comes, and which keys are missing is known from those that have come.
+    // Literals that stay the same whichever keys come: properties that hold for the value
+    // of a key when it comes (kForName, kForKeys), and required names, of which those that
+    // have not come are missing.
     Formula lasting = kAlways;
     Formula rest;          // becomes another formula with the keys that it mentions
     bool is_kept = false;  // false: keys may change how all of it can go on, so nothing lasts
@@ -160,7 +169,7 @@ class Objects {
   const std::vector<FreeKey>& free_keys(uint32_t order, const Numbers& sets);
   // None if the key cannot come now.
   std::optional<PastKeys> past_after(const Object& object, const Key& key) const;
-  // Whether a key makes another formula of what is asked beside the shape, apart from the
+  // True if a key turns the formula beside the shape into another one, apart from the
   // number of keys.
   bool changes_rest(const Object& object, const Key& key);
   Formula with_shape(const Object& object, Formula rest, const Key* key = nullptr);

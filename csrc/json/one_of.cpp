@@ -1,4 +1,5 @@
-// oneOf: exactly one of several branches.
+// oneOf: exactly one of several branches. Branches that exclude each other are only
+// alternatives; an exactly-one formula is made for each group of branches that may overlap.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -16,7 +17,7 @@ constexpr size_t kMaxBranches = 400;  // each is compared with all others
 
 using Scalars = std::vector<std::string>;  // sorted, each once
 
-// A text for each null, boolean, number and string; equal values have equal ones.
+// A text for each null, boolean, number and string; equal values have equal texts.
 std::string scalar_text(const Value& value) {
   if (value.is_string()) return '"' + value.text;
   if (value.is_number()) return Decimal(value.text).text();
@@ -44,13 +45,14 @@ bool are_disjoint(const Scalars& a, const Scalars& b) {
 struct Branch {
   const Value* schema = nullptr;
   Formula formula = kNever;
-  std::optional<Scalars> values;     // all that it allows, if it lists them
-  std::map<uint32_t, Scalars> keys;  // the names whose values it lists
+  std::optional<Scalars> values;     // include all that it allows, if it lists them
+  std::map<uint32_t, Scalars> keys;  // the values that it lists for names
   std::vector<uint32_t> required;
   std::vector<Formula> forbidden;  // formulas that describe keys that it does not allow
 };
 
-// A name that tells two branches apart, if it is there: they list different values of it.
+// A name for which two branches list disjoint values, so that an object that has the key
+// satisfies at most one of them: {"kind": {"const": "a"}} and {"kind": {"const": "b"}}.
 std::optional<uint32_t> discriminator(const Branch& a, const Branch& b) {
   for (const auto& [name, values] : a.keys) {
     auto found = b.keys.find(name);
@@ -59,7 +61,7 @@ std::optional<uint32_t> discriminator(const Branch& a, const Branch& b) {
   return std::nullopt;
 }
 
-// A name that tells each of some branches from all others, if it is there.
+// A name for which all these branches list values, no two of them the same.
 std::optional<uint32_t> discriminator(const std::vector<const Branch*>& branches) {
   for (const auto& [name, ignored] : branches[0]->keys) {
     auto lists_values = [name = name](const Branch* branch) { return branch->keys.count(name) > 0; };
@@ -126,7 +128,7 @@ Formula Schema::exactly_one(const Value& schemas, Type type) {
     std::optional<uint32_t> name = discriminator(a, b);
     return name && (requires_key(a, *name) || requires_key(b, *name));
   };
-  // Each group of branches that may overlap is apart from the others.
+  // A union-find structure: branches that may overlap are in one group.
   std::vector<size_t> group_of(branches.size());
   std::iota(group_of.begin(), group_of.end(), 0);
   auto find_group = [&group_of](size_t i) {

@@ -4,6 +4,8 @@ namespace structout::json {
 
 namespace {
 
+// These bound the memory: further places belong to one text each, and further moves are not
+// noted.
 constexpr size_t kMaxPlaces = 1 << 12, kMaxMoves = 1 << 16;
 constexpr size_t kBytesPerPlace = 512;  // with its key and frames of its own, roughly
 constexpr size_t kFirstMoves = 1 << 6;

@@ -1,4 +1,4 @@
-// Where texts of a schema stand, by numbers.
+// Numbered positions of texts of a schema, and the tokens that lead from one to another.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 
 namespace structout::json {
 
-// A position, and what is known of it.
+// A position with its number, and with its mask once that is computed.
 struct Place {
   static constexpr uint32_t kNoNumber = UINT32_MAX;
 
@@ -26,18 +26,18 @@ struct Place {
 
   const Position position;
   const bool is_complete;
-  const uint32_t number;                                   // kNoNumber: of one text alone
-  mutable std::atomic<const engine::Mask*> mask{nullptr};  // exactly; null until it is known
+  const uint32_t number;                                   // kNoNumber: the place belongs to one text
+  mutable std::atomic<const engine::Mask*> mask{nullptr};  // the exact one; null until it is computed
 };
 
-// Owns the place of one text. One that texts share belongs to their Places, and lives as
-// long.
+// Owns the place of one text. A shared place belongs to its Places, and lives as long.
 using PlacePtr = std::shared_ptr<const Place>;
 
-// The places that texts share, and the tokens that lead from one to another. Positions
-// without a key are not among them. A place is found by its states and names when a token
-// is first read there, and by a number from then on, as in an automaton that is determinized
-// while it runs (Thompson, 1968; re2).
+// The places that texts share, and the tokens that lead from one to another: an automaton
+// that is determinized while it runs (Thompson, 1968; re2). A token without a move costs a
+// read of its bytes and a lookup by the key of the new position, which is as long as the
+// stack. A known move is one lookup in a hash table. Positions without a key are not
+// shared, and beyond limits nothing is added.
 class Places {
  public:
   // The place after a token, from one that is shared. Null if the token has not been read
@@ -64,7 +64,7 @@ class Places {
 
   static PlacePtr shared(const Place& place) { return PlacePtr(PlacePtr(), &place); }
 
-  // Where a move is in the table, or would be.
+  // The slot of a move in the table, or the free one in which it belongs.
   size_t slot_of(uint32_t from, uint32_t token) const {
     size_t mask = moves_.size() - 1;
     size_t slot = size_t((uint64_t(from) << 32 | token) * 0x9E3779B97F4A7C15u >> 32) & mask;

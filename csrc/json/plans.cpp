@@ -14,7 +14,9 @@ constexpr size_t kMaxVerdicts = 1024;  // on one value, that leave different for
 
 }  // namespace
 
-// Makes a plan from the formulas around a value.
+// Makes a plan from the derivatives of the formulas around a value. A child that must have
+// one truth for the goal to stay live is decided, and becomes a part of the value's goal.
+// The others are tracked, and the goal excludes their impossible combinations.
 class Planner::PlanMaker {
  public:
   PlanMaker(Planner& planner, const Numbers& formulas, const Context& context)
@@ -60,7 +62,7 @@ class Planner::PlanMaker {
   }
 
  private:
-  // How a child occurs in the formula that must stay live. One without a sign does not.
+  // The signs of a child in the formula that must stay live; 0 if it does not occur.
   static constexpr int kPositive = 1, kNegative = 2, kMixed = kPositive | kNegative;
 
   Formula undecided(Formula child) { return formulas_.atom(Op::kUndecided, child); }
@@ -69,8 +71,8 @@ class Planner::PlanMaker {
     return formulas_.assign(formula, undecided(child), value);
   }
 
-  // A formula that implies the given one whatever holds for the value, or that follows from
-  // it: with the same truth for all that the value decides.
+  // Gives all literals on the value one truth. With kNever the result implies the formula
+  // for every value; with kAlways it follows from the formula.
   Formula bound(Formula formula, Formula truth) {
     const FormulaNode node = formulas_[formula];
     auto speaks_of_value = [this](Formula part) { return formulas_.op(part) == Op::kUndecided; };
@@ -93,8 +95,7 @@ class Planner::PlanMaker {
   bool is_surely_live(Formula formula) { return context_.is_live(bound(formula, kNever)); }
   bool may_be_live(Formula formula) { return context_.is_live(bound(formula, kAlways)); }
 
-  // Tells the children that are decided from those that are tracked, and returns what is
-  // decided.
+  // Splits the children in decided and tracked ones, and returns the decided literals.
   std::vector<Formula> split_children() {
     bool is_always_live = is_surely_live(after_[0]);
     auto is_live_with = [&](Formula child, bool value) {
@@ -120,9 +121,9 @@ class Planner::PlanMaker {
                        [&](Formula formula) { return with(formula, child, true) == with(formula, child, false); });
   }
 
-  // The values before `rest` that leave it live: a formula on the children that it
-  // mentions. Equal rests have equal values, so that conditions that do not depend on each
-  // other are looked at one by one (binary decision diagrams; Bryant 1986).
+  // The values before `rest` that leave it live, as a formula on the children that it
+  // mentions. Equal rests share one result, as the nodes of binary decision diagrams do
+  // (Bryant, 1986): so the cost of independent conditions adds up, and does not multiply.
   Formula values_before(Formula rest) {
     auto known = values_before_.find(rest);
     if (known != values_before_.end()) return known->second;
@@ -141,14 +142,15 @@ class Planner::PlanMaker {
     Formula rest_if_true = with_decided(with_true, child, true);
     bool decides_others = rest_if_true != with_true;
     Formula if_true = values_before(rest_if_true), if_false = values_before(with_decided(with_false, child, false));
-    // With one sign, what is possible with the harder truth is possible with the other, as
-    // long as it is asked of the same.
+    // A child with one sign has a harder truth and an easier one. A continuation that is
+    // live with the harder truth is live with the easier one too, so its branch needs no
+    // literal, unless the child has decided others.
     if (signs_[child] != kPositive) if_false = formulas_.conjunction({formulas_.negation(child), if_false});
     if (signs_[child] != kNegative || decides_others) if_true = formulas_.conjunction({child, if_true});
     return either(if_true, if_false);
   }
 
-  // A disjunction, with what both ask outside of it.
+  // The disjunction of two formulas, with their common operands outside of it.
   Formula either(Formula a, Formula b) {
     auto parts_of = [this](Formula formula) {
       return formulas_.op(formula) == Op::kAnd ? formulas_.operands(formula) : std::vector<Formula>{formula};
@@ -163,9 +165,9 @@ class Planner::PlanMaker {
     return formulas_.conjunction(std::move(common));
   }
 
-  // The formula, which has the truth of a child, with that of the other children that it
-  // decides. To look for these pays where the child holds: values that lack one property
-  // seldom share another.
+  // Replaces the other children in `rest` whose truth follows from that of `child`; each
+  // costs up to two decisions of satisfiability. For a child that fails, this runs only if
+  // the child has both signs, as values that lack one property seldom share another.
   Formula with_decided(Formula rest, Formula child, bool value) {
     if (is_surely_live(rest) || (!value && signs_[child] != kMixed)) return rest;
     Formula literal = value ? child : formulas_.negation(child);
@@ -191,7 +193,7 @@ class Planner::PlanMaker {
   Planner& planner_;
   Formulas& formulas_;
   const Context& context_;
-  Numbers after_;  // what follows the value, with an atom for the truth of each child
+  Numbers after_;  // derivatives by the value, with an atom for the truth of each child
   std::vector<Formula> children_;
   std::map<Formula, int> signs_;
   Plan plan_;
@@ -256,7 +258,7 @@ Truth Planner::truth(const Plan& plan, const std::vector<bool>& verdicts) {
   for (size_t i = 0; i < plan.tracked.size(); ++i) truths[plan.tracked[i]] = verdicts[i + 1];
   return [truths](Formula child) -> std::optional<bool> {
     auto found = truths.find(child);
-    return found == truths.end() || found->second;  // what is not followed makes no difference
+    return found == truths.end() || found->second;  // a child that is not followed makes no difference
   };
 }
 

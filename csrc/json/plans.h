@@ -1,4 +1,5 @@
-// What is asked of the value of a key or of an item, and what its truth leaves to ask.
+// The obligations on one key's or item's value, and the requirements that remain once they
+// are decided.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,10 @@
 
 namespace structout::json {
 
-// For the value of a key or for an item: its goal, and what else of it is tracked because
-// the formulas around it depend on it.
+// The obligations on one value: its goal, a formula that must hold, and the tracked
+// formulas, whose truth (the verdicts) changes the formulas around the value. Example:
+// under "if" with {"properties": {"a": {"const": 1}}}, the value of "a" may be 1 or not,
+// and its verdict decides between "then" and "else".
 struct Plan {
   static constexpr uint32_t kNoValues = UINT32_MAX;
 
@@ -21,10 +24,10 @@ struct Plan {
   uint32_t children = 0;                          // the goal, then what is tracked
   std::vector<std::pair<Formula, bool>> decided;  // children whose truth follows from the goal
   std::vector<Formula> tracked;
-  uint32_t values = kNoValues;  // the set of constants of which the verdicts tell one, in binary
+  uint32_t values = kNoValues;  // a set of constants: the verdicts are the bits of an index in it
 };
 
-// Whether a child formula holds for a value, if it is known.
+// The truth of a child formula for a value; none while it is undecided.
 using Truth = std::function<std::optional<bool>(Formula)>;
 
 class Planner {
@@ -32,25 +35,30 @@ class Planner {
   Planner(Schema& schema, Liveness& liveness, ListTable& lists)
       : schema_(schema), formulas_(schema.formulas()), liveness_(liveness), lists_(lists) {}
 
-  // What planning needs to know of the formulas around a value.
+  // The object or array around a value: the derivative of a formula on it by the value, in
+  // terms of the truth of children, and a test that such a formula is still satisfiable.
   struct Context {
     std::function<Formula(Formula, const Truth&)> residual;
     std::function<bool(Formula)> is_live;
   };
   Plan plan(const Numbers& formulas, const Context& context);
 
-  // Whether an object or array must be one of some constants, and nothing more is asked.
+  // True if the goal of an object or array is to be one of some constants (Op::kAmong), and
+  // nothing else.
   bool is_among(const Numbers& formulas) const { return formulas_.op(formulas[0]) == Op::kAmong; }
-  // A key, or an item with its index as the key, of such a value. `is_past`: of a name.
+  // The plan for a key, or for an item with its index as the key, of such a value.
+  // `is_past`: true for names that cannot follow any more.
   Plan plan_among(const Numbers& formulas, uint32_t key, const std::function<bool(uint32_t)>& is_past);
-  // What is left to ask after it.
+  // The formulas after such a key or item.
   Numbers after_among(const Numbers& formulas, uint32_t key, const std::function<bool(uint32_t)>& is_past,
                       const Plan& plan, const std::vector<bool>& verdicts);
 
-  // What the verdicts on a value tell of the children that its plan knows.
+  // The truth of the children of a plan, given the verdicts on a value. Children that it
+  // does not track or decide make no difference, and count as true.
   static Truth truth(const Plan& plan, const std::vector<bool>& verdicts);
 
-  // The formula on what follows a key or an item.
+  // The derivative of a formula by a key or an item: the formula on those that follow it.
+  // It has an atom kUndecided for each child whose truth is not decided.
   Formula after_key(Formula object, const Key& key, const KeyOrder& order, const PastKeys& past, const Truth& truth);
   Formula after_item(Formula array, const Truth& truth);
 

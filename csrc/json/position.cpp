@@ -23,7 +23,7 @@ std::shared_ptr<const Memory> with_name(const std::shared_ptr<const Memory>& mem
   return std::make_shared<const Memory>(Memory{memory->used, 0, std::move(names)});
 }
 
-// Whether two memories hold the same names, and no texts.
+// True if two memories are one, or hold the same names and no texts.
 bool are_equal(const Memory* a, const Memory* b) {
   if (a == b) return true;
   if (a == nullptr || b == nullptr) return false;
@@ -58,6 +58,7 @@ std::string Position::text_since(size_t begin) const {
 
 bool Position::read(uint8_t byte) {
   Action action = machine_->action(state_, byte);
+  // A byte after a number ends it, then acts on the value around it.
   while (action.kind == Action::kPopBefore) {
     if (!apply(action, byte)) return false;
     action = machine_->action(state_, byte);
@@ -159,7 +160,8 @@ bool Position::is_complete() const {
   return machine_->is_end(state_) || machine_->verdicts_at_end(state_).has_value();
 }
 
-// Keeps used_begin_ along with a step to another state in an item.
+// Moves used_begin_ along with a step to a state in a string of an item; a new string
+// starts it anew.
 void Position::follow_string(State next, uint8_t byte) {
   if (!machine_->is_in_string(next)) return;
   if (!machine_->is_in_string(state_)) {
@@ -170,8 +172,8 @@ void Position::follow_string(State next, uint8_t byte) {
   used_begin_.read(byte);
 }
 
-// Remembers an item that is complete. False if it has come before, or if the array cannot
-// go on.
+// Parses a complete item and adds its canonical form to the used ones. False if it repeats
+// one, or if the array cannot go on.
 bool Position::complete_item(const Frame& waiting, std::string text) {
   Value value;
   try {
@@ -222,11 +224,15 @@ void Position::prepare_rivals() const {
   }
 }
 
+// Multiplies the least numbers of values that each part can still become, from the
+// innermost value outwards. If these are more than the rivals (earlier items that this one
+// could still equal), some continuation is new; if the number is exact and the rivals
+// exhaust it, none is.
 Position::Outlook Position::outlook(const Frame& item) const {
   auto num_used = [](const Frame& frame) {
     return frame.memory->used == nullptr ? size_t(0) : frame.memory->used->values.size();
   };
-  // How many items there are, if the same was asked of all.
+  // The number of items so far, if they all have the formulas of the next one.
   auto num_items = [this](const Memory* memory, State array) {
     const UsedValues* used = memory == nullptr ? nullptr : memory->used.get();
     if (used == nullptr) return size_t(0);
@@ -238,7 +244,7 @@ Position::Outlook Position::outlook(const Frame& item) const {
       state_, names(), is_in_array ? num_items(memory_.get(), state_) : ValueCounts::kUnknownItems);
   for (const Frame* frame = below_.get(); frame != &item; frame = frame->below.get()) {
     if (machine_->memory(frame->state) == MemoryKind::kInsideItem) {
-      // In an array inside, the items that have come cannot come again.
+      // In an inner array, the items that have come cannot come again.
       bool is_tight = machine_->counts().is_tight(frame->state);
       if (is_tight && (!count.are_many() || machine_->counts().depends_on_verdicts(frame->state)))
         return Outlook::kUnknown;

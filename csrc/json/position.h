@@ -1,4 +1,4 @@
-// Where a text stands in a schema: the stack of the machine, and what it must remember.
+// A position in a text of a schema: the stack of the machine, and what it must remember.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,8 @@ void free_list(std::shared_ptr<const Node> node, std::shared_ptr<const Node> Nod
   }
 }
 
-// A text that was read, from its last byte to its first.
+// A text, as a list from its last byte to its first, so that positions share what they have
+// in common.
 struct TextNode {
   TextNode(char byte, size_t length, std::shared_ptr<const TextNode> before)
       : byte(byte), length(length), before(std::move(before)) {}
@@ -33,18 +34,19 @@ struct TextNode {
   std::shared_ptr<const TextNode> before;
 };
 
+// The memory of one object or array: its used keys or items, and its names that have come.
 struct Memory {
   std::shared_ptr<const UsedValues> used;
-  size_t begin = 0;           // where the present key or item begins in the text
+  size_t begin = 0;           // of the present key or item in the text
   PastKeys names;             // positions of the names that have come, where that is in any order
-  bool is_outer_new = false;  // of an item: whether the item around it differs from the earlier ones
+  bool is_outer_new = false;  // of an item: the item around it surely differs from earlier ones
 };
 
 inline const PastKeys kNoNames;
 
 inline const PastKeys& names_of(const Memory* memory) { return memory == nullptr ? kNoNames : memory->names; }
 
-// A state that waits for a value, and those below it.
+// A frame of the stack: a state that waits for a value, and the frames below it.
 struct Frame {
   Frame(State state, bool is_item, std::shared_ptr<const Frame> below, std::shared_ptr<const Memory> memory)
       : state(state),
@@ -59,15 +61,15 @@ struct Frame {
   ~Frame() { free_list(std::move(below), &Frame::below); }
 
   State state;
-  // Whether any frame from here down has a memory, or has used texts in it.
+  // True if any frame from here down has a memory, or used texts in it.
   bool has_memory, has_used;
   const Frame* item;  // the first from here down that waits for an item that is remembered
-  uint32_t depth;     // how many frames there are from here down
+  uint32_t depth;     // the number of frames from here down
   std::shared_ptr<const Frame> below;
   std::shared_ptr<const Memory> memory;
 };
 
-// Positions share what they have in common, so copies are cheap. Reading makes states of
+// Positions share stacks, memories and texts, so copies are cheap. Reading makes states of
 // the machine, so all positions of a machine need one lock.
 class Position final : public engine::EmbeddedPosition {
  public:
@@ -80,32 +82,36 @@ class Position final : public engine::EmbeddedPosition {
     return std::all_of(begin, end, [this](uint8_t byte) { return read(byte); });
   }
 
-  // Whether the text may end here.
+  // True if the text may end here.
   bool is_complete() const;
 
-  // Whether a value that is not used yet may follow from the keys and items that have
-  // begun.
+  // True if the keys and items that have begun can still differ from the used ones. Counts
+  // of values decide this where they suffice, and a search for a completion elsewhere.
   bool has_unused() const;
 
-  // The same for one item around, as far as the numbers of values tell.
+  // The answer for one item around, by counts of values alone. kUnknown if the counts do
+  // not decide it.
   enum class Outlook : uint8_t { kLive, kDead, kUnknown };
   Outlook outlook(const Frame& item) const;
 
-  // What is kept to compare items with earlier ones: the same for positions that follow.
+  // Finds the rivals of all items that have begun: earlier items that they could still
+  // equal. Copies of this position share them.
   void prepare_rivals() const;
 
-  // What tells positions apart from which the same items may be completed.
+  // A key of the text within an item: positions with equal keys can complete the same
+  // items.
   std::string key_within(const Frame& item) const;
 
-  // The bytes that must follow.
+  // The bytes that every continuation begins with, up to a place where the text may end.
   std::string forced() const;
 
-  // Equal for positions of a machine from which the same may follow. None where it would be
-  // long: where texts are remembered, or the stack is deep.
+  // Positions of a machine with equal keys accept the same continuations. None where texts
+  // are remembered, or the stack is deep: the key is as long as the stack.
   std::optional<std::string> key() const;
 
-  // Whether the same may follow as from another position. False where it takes long to
-  // tell: where texts are remembered.
+  // Conservative equality: true only if both positions accept the same continuations. False
+  // wherever texts are remembered, as comparing them takes long. The cost grows with the
+  // frames that the positions do not share.
   bool equals(const Position& other) const;
 
   State state() const { return state_; }  // on top of the stack
@@ -114,20 +120,21 @@ class Position final : public engine::EmbeddedPosition {
   const PastKeys& names() const { return names_of(memory_.get()); }
   Machine& machine() const { return *machine_; }
 
-  // Inside a free key, or a string in an item: where those are that have been used and
-  // begin so, in the object or the innermost array.
+  // Inside a free key, or a string in an item: the cursor in the tree of the used texts, of
+  // the object or of the innermost array, after the bytes so far.
   const TextSet::Cursor& used_begin() const { return used_begin_; }
 
-  // Whether the innermost item is known to differ from the earlier ones, but not whether
-  // those around it do.
+  // True if the innermost item surely differs from the earlier ones. The items around it
+  // may still repeat others.
   bool is_new_item() const { return is_new_; }
 
-  // Whether keys or items were used that must not come again.
+  // True if keys or items were used that must not come again.
   bool has_used() const {
     return (memory_ != nullptr && memory_->used != nullptr) || (below_ != nullptr && below_->has_used);
   }
 
-  // Whether more than states and the names of past keys tells what may follow.
+  // True if continuations depend on more than states and past names: on used values, or on
+  // the text of a key or item that has begun.
   bool remembers_text() const { return has_used() || text_ != nullptr; }
 
  private:
@@ -140,7 +147,7 @@ class Position final : public engine::EmbeddedPosition {
   const Rivals& rivals_of(const Frame& item) const;
 
   Machine* machine_;
-  // The stack: the state on top with its memory, and what is below.
+  // The stack: the state on top with its memory, and the frames below.
   State state_;
   std::shared_ptr<const Memory> memory_;
   std::shared_ptr<const Frame> below_;

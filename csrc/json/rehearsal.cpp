@@ -16,7 +16,7 @@ constexpr size_t kMaxTries = 3;  // of verdicts on one value, that tell what fol
 
 enum class Part { kValue, kObject, kArray };
 
-// A value that a list of children asks for, or an object or array between two of its parts.
+// A value with a list of children, or an object or array between two of its parts.
 struct Scene {
   Part part;
   uint32_t number;  // of the list, of the object or of the array
@@ -81,7 +81,7 @@ class Rehearsal {
     for (uint32_t key : objects.possible_keys(scene.number)) {
       const Plan plan = objects.plan(scene.number, key);
       add_value(plan);
-      if (plan.tracked.empty()) continue;  // what follows asks for no more
+      if (plan.tracked.empty()) continue;  // the object after it has no new conditions
       for (const std::vector<bool>& verdicts : some_verdicts(plan)) {
         std::optional<uint32_t> after = objects.after(scene.number, key, verdicts);
         if (after) add({Part::kObject, *after, scene.goal});
@@ -117,7 +117,7 @@ class Rehearsal {
     schema_.budget().draw_from(nullptr);
     return all;
   }
-  // None if the goal and the child before `first` exclude each other.
+  // Empty if the goal and the child before `first` exclude each other.
   std::vector<bool> verdicts_with(const Plan& plan, size_t first) {
     std::vector<Formula> known = {machine_.lists()[plan.children][0]};
     if (first > 0) known.push_back(plan.tracked[first - 1]);
@@ -140,8 +140,8 @@ class Rehearsal {
   std::set<Scene> known_;
 };
 
-// How much of a formula depends on conditions: what it asks of all keys of a set, of some
-// items, and within alternatives.
+// The number of conditions in a formula: literals on all keys of a set or on a number of
+// items, and atoms within alternatives.
 size_t num_conditions(Formulas& formulas, Formula formula) {
   size_t count = 0;
   for (Formula part : formulas.op(formula) == Op::kAnd ? formulas.operands(formula) : std::vector<Formula>{formula}) {

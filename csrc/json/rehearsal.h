@@ -1,13 +1,14 @@
-// A rehearsal of the values that texts of a schema may come to.
+// Plans the values of a schema before the first text begins.
 #pragma once
 
 #include "json/machine.h"
 
 namespace structout::json {
 
-// Asks a machine, before the first text begins, what it will ask of values: a schema of
-// which some value exceeds a limit is refused at once, not in the middle of a text. The
-// work is bounded, and schemas whose conditions are too few for a limit cost none.
+// Visits values, objects and arrays of a schema breadth first, and makes the plans of their
+// keys and items: so a schema with a value that exceeds a limit is refused at once, not in
+// the middle of a text. The work is bounded, and schemas with few conditions are not
+// rehearsed.
 //
 // Throws engine::LimitError, with the place in the schema.
 void rehearse(Machine& machine);

@@ -1,4 +1,5 @@
-// The used items that an item may still become.
+// Rivals: earlier array items that the current, partially read item could still equal (for
+// uniqueItems).
 #pragma once
 
 #include <cstddef>
@@ -11,27 +12,33 @@
 
 namespace structout::json {
 
-// Reads the text of an item byte by byte, and keeps the earlier items that agree with it
-// so far. Members are compared by their keys, in any order, unless each value can be
-// written in one order only: then the tree of the texts tells how many agree.
+// Reads the text of an item byte by byte and drops the earlier items that no longer agree
+// with it. Example: after the earlier items 1 and {"a": 2}, the text {"a" has one rival
+// left.
+//
+// If each value can be written in one order of its members only
+// (UsedValues::are_written_once), a cursor in the tree of written texts counts the rivals,
+// and a byte costs the same however many there are. Otherwise members are compared by key,
+// in any order, and each JSON token costs time linear in the number of rivals.
 class Rivals {
  public:
-  // `length`: of the text before the item.
+  // `length`: bytes of the text before the item.
   Rivals(std::shared_ptr<const UsedValues> used, size_t length);
 
   void read(const std::string& text);
 
   size_t size() const { return is_written_once_ ? begin_.count() : items_.size(); }
-  size_t length() const { return length_; }  // of the text that was read
-  // Steps of a budget that reading took since the last call.
+  size_t length() const { return length_; }  // bytes of the text that was read
+  // Returns the budget steps spent by reading since the last call.
   uint64_t take_work() {
     uint64_t work = work_;
     work_ = 0;
     return work;
   }
 
-  // How many are among the texts of `children` that begin as this one: those of which the
-  // same was asked, and whose keys came in the same order, if that matters.
+  // Counts the rivals that a count of this item's possible values includes: they had the
+  // same obligations, `children`, and their keys came in the same order unless
+  // `is_order_free`.
   size_t num_alike(uint32_t children, bool is_order_free) const;
 
  private:
@@ -52,17 +59,19 @@ class Rivals {
     std::vector<std::string> names = {};  // of members
   };
 
-  // For the item `index`: the values around the present one, the outermost first, then the
-  // present one if it is known.
+  // The path into rival `index`: its arrays and objects around the present value, the
+  // outermost first, then the present value if one has begun.
   const Value* const* row(size_t index) const { return values_.data() + index * width_; }
 
   void read_written(uint8_t byte);
   void read(uint8_t byte);
-  // Drops those whose present text does not begin as this one.
+  // Drops the rivals whose present string or key does not start with text_.
   void compare_begin();
+  // Keeps the rivals whose row satisfies the predicate.
   template <typename Predicate>
   void keep(Predicate&& predicate);
-  // Keeps the items for which child(value around) is not null, as the present value.
+  // Keeps the rivals for which child(innermost value) is not null; that child becomes the
+  // innermost value.
   template <typename Child>
   void descend(Child&& child);
   void begin_value(uint8_t byte);

@@ -46,7 +46,8 @@ void Schema::refuse(const Value& schema, std::string_view keyword, const std::st
 
 // -- children -----------------------------------------------------------------------
 
-// Where validators differ about `dependencies`, a text is valid for each of them.
+// Drafts from 2019-09 on have no `dependencies`, but some validators apply it. If that may
+// make a difference, a text must be valid in both readings.
 Formula Schema::root() {
   Formula root = child(document_.root());
   if (!document_.may_differ_in_dependencies()) return root;

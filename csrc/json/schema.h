@@ -1,4 +1,4 @@
-// What the schemas of a document ask of a value of each type, as formulas.
+// Schema: translates a JSON Schema document into Boolean formulas, for each type of value.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ constexpr Type kAllTypes[] = {Type::kNull,   Type::kFalse, Type::kTrue,  Type::k
                               Type::kString, Type::kArray, Type::kObject};
 
 struct Format {
-  std::vector<std::string> expressions;  // that the whole value matches, each of them
+  std::vector<std::string> expressions;  // the whole value must match each of them
   uint32_t max_length = 0;               // in characters. 0: any
   bool is_narrower = false;              // the standard allows more values
 };
@@ -44,10 +44,18 @@ struct SchemaOptions {
   std::vector<std::string> impossible_arrays{};  // JSON pointers to schemas that no array satisfies
 };
 
+// Formulas have two levels. A child formula speaks of a whole value of any type: its atoms
+// are schemas and constants of the document (Op::kSchema, Op::kConstant). expand()
+// translates it for one type into a formula whose atoms speak of such values: a required
+// key, a minimum of items, the language of a string. Applicators become connectives: `not`
+// is a negation, `allOf` a conjunction.
+//
+// Each pair of a child and a type is expanded once, when it is first needed. The values of
+// keys and items stay child formulas, so a recursive schema has finitely many.
 class Schema {
  public:
-  // Throws SchemaError, engine::PatternError or engine::LimitError. Errors in parts that the
-  // text has not reached yet come with the calls below.
+  // Throws SchemaError, engine::PatternError or engine::LimitError. Errors in schemas that
+  // are not expanded yet come with the calls below.
   Schema(const std::string& text, const SchemaOptions& options, const engine::Limits& limits);
 
   Formulas& formulas() { return formulas_; }
@@ -57,44 +65,50 @@ class Schema {
   // The child formula (see Op) of the whole document.
   Formula root();
 
-  // Expands every schema of the document that applies to some value, so that what is
-  // refused is refused now.
+  // Expands every schema that the root leads to, for every type of value, so that errors
+  // come now and not in the middle of a text.
   void expand_all();
 
-  // Throws SchemaError if a value may satisfy the document because it does not have a
-  // format or a step of which the languages here allow only some values.
+  // Some languages are narrower than their keyword: the expressions of a format, or some
+  // multiples of a long step. Throws SchemaError if a value may satisfy the document
+  // because it is outside of such a language (`not`, for example).
   void check_narrower_texts();
   bool has_narrower_texts() const { return !narrower_texts_.empty(); }
-  // Whether a text must be valid with formats asserted and as annotations, and these differ.
+  // True once an expansion has joined both readings of `format`, asserted and as an
+  // annotation, and they differed.
   bool has_two_readings() const { return has_two_readings_; }
-  // Whether a formula that was made speaks of uniqueItems.
+  // True once a schema with uniqueItems has been expanded.
   bool has_unique_items() const { return has_unique_items_; }
 
-  // One of SchemaOptions::impossible_arrays, if there are any.
+  // The first of SchemaOptions::impossible_arrays, if there are any.
   std::optional<std::string> impossible_array() const {
     const std::vector<std::string>& all = options_.impossible_arrays;
     return all.empty() ? std::nullopt : std::optional(all[0]);
   }
 
-  // The child formulas of all schemas that were expanded.
+  // The child formulas of all schemas that were reached so far.
   std::vector<Formula> children();
 
-  // What a child formula asks of a value of a type: a formula over the atoms on such
-  // values. Null, false and true have none.
+  // Translates a child formula for one type: the result is a formula over the atoms on such
+  // values. Null, false and true have no atoms, so theirs is kAlways or kNever.
   Formula expand(Formula child, Type type);
 
   Constants& constants() { return listed_; }
 
-  // The child that a value is one of some constants, or one of those whose index in the
-  // set has a bit.
+  // The child formula that a value is one of the constants of a set. With another `which`
+  // than kAllListed: one of those whose index in the set has bit `which`.
   Formula listed(uint32_t set, uint32_t which = kAllListed);
-  // The formula that an object or array is one of some constants.
+  // The formula that an object or array is one of some constants, all of which agree with
+  // the `num_read` keys or items that have come.
   Formula among(std::vector<uint32_t> constants, uint32_t num_read);
-  // Whether nothing is missing of a constant: what is read is whole, if nothing follows.
+  // True if some constant of the set has no keys or items beyond those that have come, so
+  // that the value may end.
   bool is_whole(const FormulaNode& among);
-  // Whether the keys that an object still needs to be a constant may all come.
+  // True if every key that an object still needs to equal `constant` may come. `is_past`
+  // tells the names that cannot come any more.
   bool may_come(uint32_t constant, uint32_t num_read, const std::function<bool(uint32_t)>& is_past) const;
-  // The same formula without kAmong. Only such formulas can be joined with others.
+  // The formula with each kAmong replaced by the disjunction of its constants. Only such
+  // formulas can be joined with others.
   Formula without_among(Formula formula);
 
   // A JSON pointer to a schema that a child formula mentions, or nothing.
@@ -103,18 +117,20 @@ class Schema {
   const std::string& name(uint32_t number) const { return names_[number].text; }
   const std::string& spelled_name(uint32_t number) const { return names_[number].spelled; }
 
-  // Whether a formula on texts describes a name.
+  // True if a formula on texts, such as a pattern of keys, accepts a name. Memoized.
   bool describes(Formula keys, uint32_t name);
 
-  // The names that a formula on keys describes. Nothing if they are many.
+  // The names that a formula on keys describes. Nothing if they are many, or if the formula
+  // has a narrower language (see check_narrower_texts()).
   std::optional<std::vector<uint32_t>> few_names(Formula keys);
 
   // The names that an object formula mentions, in increasing order of their numbers.
   const std::vector<uint32_t>& names_in(Formula object);
 
   // The names of the keys of objects for which children hold, in an order that keeps that
-  // of each schema's own properties. Names that no schema orders come as they are met: the
-  // object's own, then those that applicators bring in, then those of `required`.
+  // of each schema's own properties. Names that no schema orders come in the order of the
+  // search: the object's own, then those that applicators bring in, then those of
+  // `required`.
   std::vector<uint32_t> declared_names(const std::vector<Formula>& children);
 
   // JSON pointers to parts that constrain nothing, such as formats that nobody defines.
@@ -126,13 +142,13 @@ class Schema {
   struct Name {
     std::string text, spelled;
   };
-  // Validators assert `format`, or take it as an annotation. Where one of the readings does
-  // not imply the other, a text is valid in both.
+  // Validators assert `format`, or take it as an annotation. Under a negation neither
+  // reading implies the other, so there a text must be valid in both.
   enum class FormatReading : uint8_t { kBoth, kAsserted, kAnnotation };
-  // How a schema is reached, as far as that changes what it asks.
+  // The circumstances in which a schema is reached, as far as they change its meaning.
   struct Context {
     Scope scope = 0;                    // in which dynamic references are resolved
-    bool ignores_dependencies = false;  // whether validators without `dependencies` are meant
+    bool ignores_dependencies = false;  // as validators without `dependencies` read it
     FormatReading formats = FormatReading::kBoth;
     bool operator==(const Context& other) const {
       return scope == other.scope && ignores_dependencies == other.ignores_dependencies && formats == other.formats;
@@ -150,7 +166,8 @@ class Schema {
              size_t(context.formats);
     }
   };
-  // Makes a context that of the schemas that are visited, as long as it lives.
+  // Scope guard: sets the context of the schemas that are visited, then restores the outer
+  // one.
   class InContext {
    public:
     InContext(Schema& schema, Context context) : schema_(schema), outer_(schema.context_) { schema.context_ = context; }
@@ -162,8 +179,8 @@ class Schema {
     Schema& schema_;
     const Context outer_;
   };
-  // Where unevaluated... finds that other keywords have evaluated something, under a
-  // condition.
+  // Keys or items that some keyword evaluates under a condition. The keywords
+  // unevaluatedProperties and unevaluatedItems apply to all others.
   struct EvaluatedKeys {
     Formula condition;
     uint32_t name;  // kNoName: the keys that `keys` describes
@@ -178,19 +195,19 @@ class Schema {
   static constexpr uint32_t kNoEnd = UINT32_MAX;  // of items
   static constexpr int kMaxReferences = 64;       // one after another, where their targets are looked into
 
-  // The child formula of a schema that a schema in the present context leads to. It is
-  // that of the target for a schema that only refers to another.
+  // The child formula of a schema that is reached in the present context. A schema that
+  // only refers to another has the formula of its target.
   Formula child(const Value& schema, int num_references = kMaxReferences);
   Formula child_of_keywords(const Node& node, int num_references);
-  // Whether a schema has no keywords but this one and annotations.
+  // True if all other keywords of the schema are annotations, such as `title`.
   bool asks_nothing_beside(const Value& schema, std::string_view keyword) const;
-  // The context of such a schema.
+  // The context inside of a schema that is reached in the present one.
   Context entered(const Value& schema) {
     FormatReading formats = document_.may_differ_in_formats(schema) ? context_.formats : FormatReading::kBoth;
     return {document_.entered(context_.scope, schema), context_.ignores_dependencies, formats};
   }
   bool has_narrower_text(Formula texts);
-  // The number of a schema that asks the same, or a new number.
+  // The number of an earlier schema whose normalized text is the same, or a new number.
   uint32_t number_alike(const Node& node);
   Formula constant(const Value& value);
   Formula all_of(const std::vector<Formula>& operands) { return formulas_.conjunction(operands); }
@@ -200,12 +217,14 @@ class Schema {
   Formula no(Formula formula) { return formulas_.negation(formula); }
 
   bool is_impossible_array(const Value& schema) const;
-  // What a keyword asks of values of a type, if it may ask that some schemas fail. Where no
-  // value at all satisfies it with formats as annotations, they are asserted.
+  // The formula ask(type) of a keyword under which the schemas `failing` may have to fail,
+  // in both readings of `format`, joined. If no value of any type satisfies it with formats
+  // as annotations, only the asserted reading counts.
   template <typename Ask>
   Formula in_both_readings(const std::vector<const Value*>& failing, Type type, Ask ask);
   Formula expand_schema(const Value& schema, Type type);
-  // Throws SchemaError unless the keywords that go by names have objects.
+  // Throws SchemaError if a keyword that maps names, such as `properties`, is not an
+  // object.
   void check_names(const Value& schema) const;
   Formula expand_constant(const Value& value, Type type);
   Formula expand_enum(const Value& values, Type type);
@@ -214,7 +233,7 @@ class Schema {
   Formula expand_types(const Value& types, int draft, Type type);
   void add_applicators(const Value& schema, Type type, std::vector<Formula>& all);
   Formula exactly_one(const Value& schemas, Type type);
-  // What an object formula asks of objects without a key.
+  // The formula `object` for objects without the key `name`.
   Formula without_name(Formula object, uint32_t name);
   // The values that a schema lists, as texts. Nothing if it does not, or if arrays or
   // objects are among them.
@@ -237,8 +256,8 @@ class Schema {
   Formula for_name(uint32_t name, Formula child) {
     return child == kAlways ? kAlways : formulas_.atom(Op::kForName, name, child);
   }
-  // The formula that `child` holds for the values of all described keys. If there are
-  // few such keys, it names them.
+  // The formula that `child` holds for the values of all described keys. Few such keys get
+  // an atom each, by name.
   Formula for_keys(Formula keys, Formula child);
   void bound_keys(Formula keys, std::vector<Formula>& all);
   Formula other_keys(const Value& schema);  // than those of properties and patternProperties
@@ -256,7 +275,7 @@ class Schema {
   uint32_t count_of(const Value& count, const Value& schema, std::string_view keyword);
   bool is_lone_reference(const Value& schema) const;
   [[noreturn]] void refuse(const Value& schema, std::string_view keyword, const std::string& cause) const;
-  // Calls compile(), and names the place in what it throws.
+  // Calls compile(), and adds the JSON pointer of the keyword to the errors that it throws.
   template <typename Compile>
   auto at(const Value& schema, std::string_view keyword, Compile compile);
 

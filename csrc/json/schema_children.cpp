@@ -1,4 +1,4 @@
-// The children that schemas and constants lead to. Schemas that ask the same share one.
+// Child formulas of schemas and constants. Schemas with the same normalized text share one.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -10,13 +10,15 @@ namespace structout::json {
 
 namespace {
 
-// Writes schemas so that those that ask the same are often written alike: without
-// annotations, and with its target in the place of a reference.
+// Normalizes schemas, so that equivalent ones often get the same text: without annotations,
+// and with the address of the target in place of a reference. The order of keywords still
+// counts.
 class SchemaWriter {
  public:
   SchemaWriter(const Document& document, const Formats& formats) : document_(document), formats_(formats) {}
 
-  // False if what the schema asks depends on its place, or if it is long.
+  // Returns false if the meaning of the schema depends on its place (an identifier, a
+  // dynamic reference, an unknown format), or if the text gets long.
   bool write(const Value& schema) {
     if (!schema.is_object()) return write_value(schema);
     text_ += '{';
@@ -39,7 +41,7 @@ class SchemaWriter {
 
   bool write_keyword(const Value& schema, const std::string& keyword, const Value& value, int draft) {
     if (keyword == "$ref" && value.is_string()) return write_reference(document_.referred(schema, value.text));
-    // Formats that nobody defines are listed with their places.
+    // Schema::annotations() lists unknown formats with their places.
     bool is_unknown = keyword == "format" && formats_.by_name.count(value.text) == 0;
     if (is_unknown || keyword == "id" || keyword[0] == '$') return false;
     switch (held_by(keyword, draft)) {

@@ -1,5 +1,5 @@
-// Lists of constants as formulas. A list of many objects is one atom, not a disjunction of
-// what each of them asks.
+// Lists of constants (`enum`) as formulas. A list of many objects is one atom, not a
+// disjunction with an operand for each object.
 #include <algorithm>
 
 #include "json/decimal.h"
@@ -10,7 +10,8 @@ namespace structout::json {
 
 namespace {
 
-// The digits of a number that is listed by its text, at most. Others may have exponents.
+// Numbers of at most this many digits are listed by their texts. Others may be written with
+// exponents.
 constexpr size_t kMaxDigits = 16;
 constexpr const char* kSmall = "0000";  // the fraction of a small number begins so
 
@@ -22,7 +23,7 @@ bool is_plain_number(const Decimal& number) {
 
 }  // namespace
 
-// Whether the vocabulary has the bytes of the strings in a value.
+// True if allowed bytes can spell all strings, names and numbers in a value.
 bool Schema::is_spellable(const Value& value) const {
   auto has_bytes = [this](const std::string& text) {
     std::string spelled = engine::spelled_canonically(text);

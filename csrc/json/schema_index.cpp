@@ -24,15 +24,16 @@ SchemaIndex::SchemaIndex(std::string schema, SchemaOptions options, const TextFo
   compiled_bytes_ = states_->memory_bytes();
 }
 
-// Whatever a machine knows takes its arrays to be possible. Where its start finds that some
-// are not, another machine takes its place.
+// A machine is built on the assumption that some array satisfies each of its schemas. If
+// its start finds schemas that no array satisfies (uniqueItems with too few values), a new
+// machine that knows of them takes its place.
 std::shared_ptr<SchemaStates> SchemaIndex::new_states() const {
   SchemaOptions options = options_;
   for (;;) {
     auto machine = std::make_unique<Machine>(schema_, options, form_, limits_);
     machine->schema().expand_all();
     machine->schema().check_narrower_texts();
-    // What is too large to begin with is refused now.
+    // A schema that is too large even for its first states is refused now.
     State start = machine->start();
     const std::vector<std::string>& impossible = machine->impossible_arrays();
     if (impossible.empty()) {

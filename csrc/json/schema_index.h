@@ -1,4 +1,5 @@
-// A schema over the tokens of a vocabulary.
+// SchemaIndex: a compiled schema over the tokens of a vocabulary, which any number of texts
+// use.
 #pragma once
 
 #include <bitset>
@@ -12,9 +13,10 @@
 
 namespace structout::json {
 
-// Gives each text the states and masks to use. Texts share them, so they are made once;
-// texts that begin after they have grown much use new ones, and old ones are freed with
-// the last text that stands on them. So a schema serves any number of texts.
+// Hands each new text the SchemaStates to use. Texts share one, so each state and mask is
+// computed once. After it has grown by `max_growth` bytes, new texts get a fresh one, and
+// the old one is freed with the last text that uses it. So memory does not grow with the
+// number of texts that a schema has served.
 //
 // Threads may share it.
 class SchemaIndex final : public engine::EmbeddedLanguage {
@@ -43,7 +45,8 @@ class SchemaIndex final : public engine::EmbeddedLanguage {
     return std::make_shared<EmbeddedSchema>(new_states());
   }
 
-  // What all states take that some text uses, or that a new text would.
+  // Bytes of the states that a new text would use, and of the earlier ones that some text
+  // still uses.
   size_t memory_bytes() override;
 
  private:

@@ -1,4 +1,4 @@
-// The position of one text in a schema.
+// SchemaMatcher: the position of one text in a schema, with rollback and drafts.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,8 @@
 
 namespace structout::json {
 
-// Its states are numbers of places: 0 for the present one, then those that drafts lead to.
+// A state number names a place: 0 the present one, others those that drafted tokens lead
+// to. Rollback takes an earlier place from the history and reads nothing again.
 class SchemaMatcher final : public engine::Matcher {
  public:
   SchemaMatcher(std::shared_ptr<SchemaIndex> index, std::vector<uint32_t> stop_tokens)
@@ -45,8 +46,9 @@ class SchemaMatcher final : public engine::Matcher {
     __builtin_prefetch(steps_.data() + steps_.size());
   }
 
-  // Calls a function that may make states. If there is no room for more of them beside
-  // those of other texts, makes those of this text again, apart from the others.
+  // Calls a function that may make states. If they have no room beside those of other
+  // texts, this text gets states of its own: they are made by reading all its steps again,
+  // and the function is called once more.
   template <typename Function>
   std::invoke_result_t<Function> with_room(Function function) const {
     try {
@@ -58,6 +60,8 @@ class SchemaMatcher final : public engine::Matcher {
     return function();
   }
 
+  // Makes new states for this text, and finds its place, history and drafts in them. Costs
+  // as much as reading the whole text.
   void read_again() const {
     std::shared_ptr<SchemaStates> states = index_->new_states();
     std::vector<PlacePtr> history;
@@ -83,6 +87,8 @@ class SchemaMatcher final : public engine::Matcher {
     return read({kNoToken, bytes}, [&] { return states_->after(*place_, bytes); });
   }
 
+  // Moves to the place after a step: the one that a draft has found for its token, or the
+  // one that after() finds, which drops the drafts. Returns false if the step is not allowed.
   template <typename After>
   bool read(Step step, After after) {
     make_room();
@@ -103,6 +109,7 @@ class SchemaMatcher final : public engine::Matcher {
     engine::make_room(steps_);
   }
 
+  // Rollback of the last steps. Drafts start at the present place, so they are dropped.
   void drop(size_t count) override {
     if (count == 0) return;
     place_ = history_[history_.size() - count];
@@ -128,7 +135,7 @@ class SchemaMatcher final : public engine::Matcher {
 
   const std::shared_ptr<SchemaIndex> index_;
   std::vector<Step> steps_;  // of the text
-  // What follows changes where states are made again.
+  // read_again() replaces the members below, also from functions that are const.
   mutable std::shared_ptr<SchemaStates> states_;
   mutable bool has_own_states_ = false;
   mutable PlacePtr place_;                 // now

@@ -1,4 +1,4 @@
-// Schemas of objects as formulas: keys, and the names that they may have.
+// Keywords of objects as formulas, and the declared order of names.
 #include <algorithm>
 
 #include "base/sorted_set.h"
@@ -59,7 +59,8 @@ Formula Schema::other_keys(const Value& schema) {
   return keys;
 }
 
-// Keys never repeat, so an object has at most as many as there are possible ones.
+// Keys never repeat, so an object has at most as many as `keys` accepts. Adds this bound if
+// there are at most kMaxCountedKeys of them.
 void Schema::bound_keys(Formula keys, std::vector<Formula>& all) {
   std::optional<std::vector<std::string>> few = texts_.all_strings(keys, kMaxCountedKeys);
   if (few) all.push_back(no(min_keys(uint32_t(few->size()) + 1)));

@@ -1,4 +1,5 @@
-// What a schema asks of numbers and strings.
+// Keywords of numbers and strings as formulas: bounds, steps, lengths, patterns and
+// formats.
 #include <algorithm>
 
 #include "base/sorted_set.h"
@@ -70,9 +71,10 @@ Formula Schema::number_bound(const Value& bound, bool is_lower, bool is_exclusiv
   return numbers;
 }
 
-// An automaton of all multiples has a state for each remainder, so of a step with many
-// digits only those by integers of few digits are taken: zero, 1 to 199, 10, 20 to 1990 ...
-// Where the step has decimals, those that are integers are among them.
+// An automaton of all multiples has a state for each remainder. So for a step with many
+// digits it takes only multiples by integers of few digits: 0, 1 to 199, then 10, 20 to
+// 1990, and so on. If the step has decimals, there are more powers of ten, so that some
+// multiples are integers.
 Formula Schema::some_multiples(const Decimal& step) {
   return texts_.language(TextKind::kNumber, "some multiples of " + step.text(), [&] {
     std::vector<std::string> texts = {"0"};

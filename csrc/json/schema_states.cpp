@@ -96,7 +96,8 @@ std::optional<engine::Automaton> SchemaStates::closed(const engine::Limits& limi
   return std::nullopt;
 }
 
-// The state on top, or one with the same mask.
+// The state on top, or one with the same mask that more positions share: without a maximum
+// length that no token of the vocabulary can reach.
 State SchemaStates::mask_state(const Position& position) {
   State state = position.state();
   if (mask_states_.size() <= state) mask_states_.resize(machine_->num_states(), kNoState);
@@ -106,7 +107,8 @@ State SchemaStates::mask_state(const Position& position) {
   return mask_states_[state];
 }
 
-// The states on top of the stack that masks with the same top have looked at so far.
+// The cache key of a mask: the states from the top of the stack down, as far as masks with
+// the same top have looked so far.
 std::string SchemaStates::key_of(const Position& position, State top) const {
   size_t num_frames = top < num_frames_.size() ? num_frames_[top] : 1;
   std::string key(reinterpret_cast<const char*>(&top), sizeof top);
@@ -125,7 +127,10 @@ const SchemaStates::Entry* SchemaStates::known_entry(const Position& position, S
   return found == masks_.end() ? nullptr : &found->second;
 }
 
-// Leaves the row of the mask in row_.
+// Computes a mask on a cache miss, and leaves its row in row_. A string with a maximum
+// length, or a key that may still become a named one, starts from the mask of a similar
+// state and changes only the tokens that may differ. All others walk through the
+// vocabulary.
 const SchemaStates::Entry& SchemaStates::computed_entry(const Position& position, State top) {
   machine_->schema().budget().restart();
   std::optional<WalkHints::LengthLimit> limit;
@@ -215,7 +220,8 @@ bool SchemaStates::is_exact(const Position& position, const Entry& entry) {
   });
 }
 
-// Which of the conditions hold, those known by reading among them.
+// The truth of each condition. Conditions that only reading decides count as true here:
+// callers read their tokens.
 std::vector<bool> SchemaStates::truths(const Position& position, const Conditions& conditions) {
   std::vector<const PastKeys*> names = {&position.names()};  // of each frame, the top first
   for (const Frame* frame = position.below(); frame != nullptr; frame = frame->below.get()) {
@@ -296,7 +302,8 @@ bool SchemaStates::fill_row(const Position& position, const Entry& entry, engine
 }
 
 // Takes tokens out of a row that would repeat a key or an item, or after which only used
-// ones could follow.
+// ones could follow. Reads each suspect that the row allows, unless the item is certainly
+// new.
 void SchemaStates::forbid_used(const Position& position, const Suspects& suspects, engine::MaskRow& row) {
   machine_->schema().budget().restart();
   bool remembers = position.has_used();
@@ -304,7 +311,7 @@ void SchemaStates::forbid_used(const Position& position, const Suspects& suspect
   bool is_in_item = item != nullptr && !machine_->counts().is_tight(item->state) &&
                     (item->below == nullptr || item->below->item == nullptr);
   bool is_in_string = is_in_item && machine_->is_in_string(position.state());
-  // Whether the item is known to differ from the others after the token.
+  // True if the item certainly differs from the earlier ones after the token.
   auto is_new_item = [&](uint32_t token) {
     if (position.is_new_item()) return true;
     TextSet::Cursor begin = position.used_begin();
@@ -315,8 +322,8 @@ void SchemaStates::forbid_used(const Position& position, const Suspects& suspect
     }
     return false;
   };
-  // Whether the token may begin and complete a key, which earlier ones of its object rule
-  // out however new the item is: its quotes are two bytes of the token.
+  // True if the token has two quotes, so that it may begin and complete a key. Earlier keys
+  // of the same object may rule this key out, however new the item is.
   auto may_complete_key = [&](uint32_t token) {
     return std::count(vocabulary_->begin(token), vocabulary_->end(token), uint8_t('"')) >= 2;
   };
@@ -335,8 +342,8 @@ void SchemaStates::forbid_used(const Position& position, const Suspects& suspect
   }
   bool is_key = machine_->memory(position.state()) == MemoryKind::kInsideKey;
   if (!is_key || position.memory()->used == nullptr) return;
-  // The way of each used key through the vocabulary. A key has one spelling, so no token is
-  // allowed that completes a used one.
+  // Walks the used keys through the vocabulary trie. A key has one spelling, so each token
+  // that completes a used key is forbidden.
   const std::vector<VocabularyTrie::Node>& nodes = vocabulary_->nodes();
   auto follow = [&](auto& self, const TextSet::Cursor& used, uint32_t node) -> void {
     uint32_t quote = used.is_whole() ? vocabulary_->child(node, '"') : VocabularyTrie::kNone;

@@ -1,4 +1,4 @@
-// The states and masks that texts of a schema share.
+// SchemaStates: the states and masks that texts of a schema share.
 #pragma once
 
 #include <atomic>
@@ -16,9 +16,15 @@
 
 namespace structout::json {
 
-// States and masks are made when they are first needed, and stay as long as this does.
-// Masks are named by the states of the stack that computing them has looked at. Threads
-// may share it.
+// States and masks are made when they are first needed, and stay as long as this does: an
+// automaton that is determinized while it runs (Thompson, 1968). The cache key of a mask is
+// the list of states that its computation has looked at: the top of the stack and, if
+// tokens end values, some frames below it. A hit costs a lookup and the expansion of a
+// stored mask; a miss costs a walk through the vocabulary (json/token_walk.h).
+//
+// Keys and items that must differ from earlier ones are not part of the cache key. A mask
+// lists the tokens that depend on them, its suspects, and each text reads these again.
+// Threads may share it.
 class SchemaStates {
  public:
   SchemaStates(std::unique_ptr<Machine> machine, std::shared_ptr<const engine::VocabularyTrie> vocabulary);
@@ -30,23 +36,25 @@ class SchemaStates {
 
   PlacePtr start();
 
-  // The place after a token or bytes. Null if they are not allowed.
+  // The place after a token or bytes. Null if they are not allowed. From a place that texts
+  // share, a token that one of them has taken before costs a lookup.
   PlacePtr after(const Place& place, uint32_t token);
   PlacePtr after(const Place& place, const std::string& bytes);
   std::string forced(const Place& place);
 
-  // Fills the mask of the tokens that may follow, without stop tokens. Returns whether
-  // there is one.
+  // Fills the mask of the tokens that may follow, without stop tokens. Returns false if
+  // there are none.
   bool fill(const Place& place, engine::MaskRow& row);
   bool fill(const Place& place, uint32_t* words) {
     engine::MaskRow row(words, vocabulary_->row_words());
     return fill(place, row);
   }
 
-  // The states on top of the stack that the mask of a place looks at, the top first.
+  // The states that the mask of a place depends on: the top of the stack, then the frames
+  // below it that the mask looks at.
   std::vector<State> control_state(const Place& place);
 
-  // Whether fill() is short.
+  // True if fill() is cheap: the mask is stored, and exact for the place.
   bool has_mask(const Place& place);
 
   const std::vector<std::string>& annotations() const { return machine_->schema().annotations(); }
@@ -60,8 +68,8 @@ class SchemaStates {
  private:
   friend class EmbeddedSchema;
 
-  // Holds the states for this thread, whose allowance bounds the work, and notes how large
-  // they are in the end.
+  // Locks the states for this thread, whose allowance bounds the work, and updates
+  // memory_bytes_ in the end.
   class Lock {
    public:
     explicit Lock(SchemaStates& states);
@@ -73,14 +81,16 @@ class SchemaStates {
   };
   size_t size_in_bytes() const;
 
-  // Nodes of the trie after which the whole text may end inside a token.
+  // Nodes of the vocabulary trie at which the whole text may end while tokens go on:
+  // another language, in which the text is embedded, may read their rest.
   struct Exits {
     Conditions conditions;
     std::vector<uint32_t> of_lists;            // the condition of each list
     std::vector<std::vector<uint32_t>> lists;  // nodes that have one condition
-    std::vector<uint32_t> by_reading;          // nodes that only reading tells
+    std::vector<uint32_t> by_reading;          // nodes that only reading decides
   };
 
+  // A cached mask, and its tokens that still depend on the text.
   struct Entry {
     const engine::Mask* mask = nullptr;  // null if it is not kept
     uint32_t number = engine::EmbeddedView::kNoEntry;
@@ -100,15 +110,18 @@ class SchemaStates {
     const Entry* known = known_entry(position, top);
     return known != nullptr ? *known : computed_entry(position, top);
   }
-  // False if masks with the same top must look at more of the stack.
+  // Finds the exits of an entry. Returns false if the walk has looked at more of the stack
+  // than cache keys with this top hold; from then on they hold more.
   bool find_exits(const Position& position, State top, const Entry& entry);
-  // Whether the mask of the entry is that of the position, whatever this remembers.
+  // True if the mask of the entry is exact for the position: no keys or items to compare
+  // with, no token that may repeat itself, and all conditions hold.
   bool is_exact(const Position& position, const Entry& entry);
-  // Whether more than its states may change the mask of a position.
+  // True if the mask of the entry may need corrections for the position: for used keys and
+  // items, for tokens that may repeat themselves, or for names that have come.
   static bool depends_on_position(const Position& position, const Entry& entry) {
     return position.has_used() || !entry.suspects.of_themselves.empty() || !entry.conditions.tokens.empty();
   }
-  // Keeps the mask of a place, unless null. Returns it.
+  // Stores the mask in the place, unless it is null. Returns it.
   static const engine::Mask* keep(const Place& place, const engine::Mask* mask);
   std::vector<bool> truths(const Position& position, const Conditions& conditions);
   bool may_follow(const Position& position, uint32_t token);
@@ -121,7 +134,7 @@ class SchemaStates {
   std::mutex mutex_;  // guards the machine and what follows
   Places places_;
   std::vector<State> mask_states_;    // for each state: mask_state(), or kNoState
-  std::vector<uint32_t> num_frames_;  // for each state: how many a mask with it on top looks at
+  std::vector<uint32_t> num_frames_;  // for each state: frames that masks with it on top look at, itself included
   std::unordered_map<std::string, Entry> masks_;
   Entry last_;  // computed, if it is not kept
   const uint32_t number_;

@@ -78,8 +78,10 @@ void Schema::collect_evaluated(const Value& schema, Type type, Formula condition
   }
 }
 
-// A key that no other keyword has evaluated satisfies the schema. So for each key and
-// each set of keys: it does, or one of the conditions under which it is evaluated holds.
+// Each key that no other keyword has evaluated must satisfy the schema. So for each name,
+// and for each cell of the other keys (inside of some sets of keys, outside of the others):
+// its keys satisfy the schema, or one of the conditions under which they are evaluated
+// holds. There are 2^n cells of n sets, so n is limited.
 Formula Schema::unevaluated_keys(const Value& schema) {
   Formula value = child(*document_.find(schema, "unevaluatedProperties"));
   if (value == kAlways) return kAlways;
@@ -125,6 +127,9 @@ Formula Schema::unevaluated_keys(const Value& schema) {
   return all_of(all);
 }
 
+// As unevaluated_keys(), for each index up to the last bound, and then for all later items
+// together. A `contains` under a condition evaluates only items that satisfy it, so the
+// formula has an operand for each subset of these conditions.
 Formula Schema::unevaluated_items(const Value& schema) {
   Formula value = child(*document_.find(schema, "unevaluatedItems"));
   if (value == kAlways) return kAlways;

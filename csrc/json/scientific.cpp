@@ -26,8 +26,9 @@ engine::Automaton with_exponent(const std::string& exponent) {
   return engine::compile_regex("-?" + mantissa_and(exponent), engine::Limits());
 }
 
-// Compares the exponent, then the digits, with those of a bound. Reads more texts than
-// those of scientific_numbers().
+// An automaton that compares a number with a bound: the exponent decides, and the digits,
+// which come first, if the exponents are equal. It also reads texts that
+// scientific_numbers() rejects, so callers intersect the two.
 class ScientificComparison {
  public:
   enum class Place : uint8_t { kStart, kSign, kWhole, kPoint, kFraction, kE, kExponentSign, kExponent };
@@ -80,7 +81,7 @@ class ScientificComparison {
       return is_digit && byte != '0' ? std::optional(with_digit(state, byte, Place::kWhole)) : std::nullopt;
     }
     if (byte != 'e' || state.place == Place::kPoint) return std::nullopt;
-    // The digits that are left of the bound are not all zeros.
+    // The bound has digits left, and they are not all zeros.
     if (state.digits == kEqual && state.position < digits_.size()) state.digits = kLess;
     state.position = 0;
     state.place = Place::kE;
@@ -182,7 +183,8 @@ engine::Automaton scientific_numbers(bool only_doubles) {
 }
 
 engine::Automaton scientific_integers() {
-  // A fraction has at most 16 digits, and the smallest exponent above 0 is 16.
+  // A fraction has at most 16 digits, and the smallest exponent above 0 is 16, so all
+  // numbers with such an exponent are integers.
   return known_automaton(kLargeExponent, [] { return with_exponent(kLargeExponent); });
 }
 

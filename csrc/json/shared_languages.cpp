@@ -17,8 +17,9 @@ size_t size_of(const std::string& name, const SharedLanguage& language) {
          language.distances.size() * sizeof(uint32_t);
 }
 
-// The pairs of a state of `automaton` and one of `syntax` that a text leads to, where the
-// automaton accepts all that the syntax does.
+// Finds the pairs of a state of `automaton` and one of `syntax`, among those that some text
+// leads to, from which the automaton accepts all that the syntax does. First it builds the
+// product, then it goes backwards from the pairs that differ.
 std::unordered_set<uint64_t> pairs_that_accept_everything(const Automaton& automaton, const Automaton& syntax) {
   std::unordered_map<uint64_t, uint32_t> numbers;
   std::vector<std::pair<uint32_t, uint32_t>> pairs;

@@ -1,4 +1,5 @@
-// Languages of texts that several schemas use, such as those of formats.
+// SharedLanguages: a cache of the process for compiled languages of texts that several
+// schemas use, such as formats.
 #pragma once
 
 #include <list>
@@ -15,24 +16,26 @@
 namespace structout::json {
 
 struct SharedLanguage {
-  // `syntax`: of all texts of the kind.
+  // `syntax`: the automaton of all texts of the kind, of strings or of numbers.
   SharedLanguage(engine::Automaton automaton, const engine::Automaton& syntax);
 
-  // A state of a language with one of its syntax.
+  // Packs a state of the language and one of its syntax, as is_everything holds them.
   static uint64_t pair_of(uint32_t state, uint32_t syntax_state) { return uint64_t(state) << 32 | syntax_state; }
 
   engine::Automaton automaton;
-  // Pairs of its states with states of the syntax at which it accepts whatever may follow.
+  // Pairs of a state and a state of the syntax from which the language accepts every text
+  // that the syntax allows to follow. There an atom of the language is simply true.
   std::unordered_set<uint64_t> is_everything;
   std::vector<uint32_t> distances;  // of each state to the nearest that accepts
 };
 
-// The oldest go first. Threads may share it.
+// Beyond a total size, the languages that were unused for longest go first. Threads may
+// share it.
 class SharedLanguages {
  public:
   static SharedLanguages& of_process();
 
-  // Null if there is none of this name.
+  // Null if no language of this name is in the cache.
   std::shared_ptr<const SharedLanguage> find(const std::string& name);
   void add(const std::string& name, std::shared_ptr<const SharedLanguage> language);
 

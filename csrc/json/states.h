@@ -1,4 +1,4 @@
-// The states of the machine: what they stand for, and their numbers.
+// States of the machine: their contents, and the table that numbers them.
 #pragma once
 
 #include <array>
@@ -17,12 +17,12 @@ namespace structout::json {
 using State = uint32_t;
 constexpr State kNoState = UINT32_MAX;
 
-// A state has numbers of what the tables of the machine hold:
-//   children  what is asked of a value: its goal, then formulas whose truth is tracked
+// A state is a few numbers of entries in the tables of the machine:
+//   children  the obligations on a value: its goal, then formulas whose truth is tracked
 //   texts     text states of a string or number (see json/texts.h), one for each of these
-//   object    what is left to ask of an object
+//   object    an object after some keys (see json/objects.h): the obligations left
 //   array     formulas on the rest of an array
-//   spaces    the white space that has come (see json/whitespace.h)
+//   spaces    the state of the whitespace that has come (see json/whitespace.h)
 struct TextEnd {};
 struct BeforeValue {
   uint32_t children, spaces;
@@ -42,11 +42,14 @@ struct ObjectStart {
 struct BeforeKey {
   uint32_t object, spaces;
 };
+// A key is a named one if the schema has its name, else a free one: under {"properties":
+// {"id": {}}}, "id" is named and "ie" is free. Until its bytes decide, a key may become
+// either.
 struct InKey {
   static constexpr uint32_t kNotFree = UINT32_MAX;
 
   uint32_t object;
-  uint32_t begin, end;  // of the names, by spelling, that begin as the key does
+  uint32_t begin, end;  // the range of names, sorted by spelling, that start with the key so far
   uint32_t length;      // bytes that have come, while there are such names
   uint32_t free;        // texts of free keys, or kNotFree
 
@@ -75,19 +78,20 @@ struct AfterItem {
 using StateContents = std::variant<TextEnd, BeforeValue, InLiteral, InString, InNumber, ObjectStart, BeforeKey, InKey,
                                    AfterKey, WaitingForMember, AfterMember, ArrayStart, WaitingForItem, AfterItem>;
 
-// The memory of a text that goes with a state, because keys and items must differ.
+// The kind of memory that a position needs beside a state, because keys and items must
+// differ from earlier ones.
 enum class MemoryKind : uint8_t {
   kNone,
   kKeys,        // an object: its free keys, and its named ones where they come in any order
-  kInsideKey,   // the same, and the begin of this one
+  kInsideKey,   // as kKeys, and the begin of this key
   kItems,       // an array: its items
   kInsideItem,  // waiting for an item
 };
 
-// Equal contents have one number.
+// Equal contents get one number (hash-consing), so positions compare states by number.
 class StateTable {
  public:
-  // The number, and whether it is new.
+  // Returns the number of the contents, and true if it is new.
   std::pair<State, bool> add(const StateContents& contents, MemoryKind memory) {
     auto is_equal = [&](State other) { return are_equal(contents_[other], contents); };
     auto store = [&] {

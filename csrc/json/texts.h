@@ -1,5 +1,5 @@
-// What may stand between the quotes of a string, and as a number: automata over bytes,
-// and Boolean formulas over them.
+// Texts: Boolean formulas over automata of bytes, for the contents of strings and for
+// numbers.
 #pragma once
 
 #include <functional>
@@ -22,8 +22,10 @@ namespace structout::json {
 
 enum class TextKind : uint8_t { kString, kNumber };
 
-// A formula on texts while one is read. Text states are numbered; those of equal
-// languages may have different numbers.
+// A formula on texts after some bytes: its derivative (Brzozowski, 1964). Each atom holds a
+// state of its automaton, so a byte moves the atoms and keeps the connectives: after the
+// byte a, `minLength 2 and ^ab` becomes `minLength 1` and the rest of the pattern. Text
+// states are numbered; two states of equal languages may have different numbers.
 struct TextState {
   TextKind kind;
   uint32_t syntax;  // state of the automaton of all texts of the kind
@@ -33,7 +35,7 @@ struct TextState {
   }
 };
 
-// How numbers are written that satisfy a language.
+// The spelling that numbers of a language need.
 struct NumberSpelling {
   NumberSpelling() = default;
   static NumberSpelling without_exponents() {
@@ -43,80 +45,88 @@ struct NumberSpelling {
   }
   explicit NumberSpelling(const Decimal& value);
 
-  // The digits of the schema's number before the point and after it, and whether it
-  // can be written with an exponent, perhaps one that a double does not have.
+  // The digits of the schema's number before the point and after it. has_exponent: it can
+  // be written with an exponent; exceeds_doubles: with one that a double does not have.
   uint32_t num_whole = 0, num_decimals = 0;
   uint32_t num_digits = 0;  // that all numbers of the language may have
   bool has_exponent = false, exceeds_doubles = false;
   bool is_step = false;    // the numbers are multiples, and have no exponents
   bool is_plain = false;   // the numbers have no exponents
-  Formula form = kAlways;  // asked for where the language is, but not where it is negated
+  Formula form = kAlways;  // required with the language, but not with its negation
 };
 
+// A deterministic automaton that is built while it runs: the first use of a text state
+// computes its transitions and stores them. A known transition costs a search among the
+// edges of its state, a new state a substitution in its formula. RoomError if there are
+// more than about a million states.
 class Texts {
  public:
-  // `allowed_bytes`: those that a text may contain, 256 of them or fewer.
+  // `allowed_bytes`: for each of the 256 bytes, true if a text may contain it.
   Texts(Formulas& formulas, engine::Budget& budget, const std::vector<bool>& allowed_bytes);
 
-  // The atom of a language with this name, which `compile` makes the first time.
-  // Languages of one name are shared by all schemas of the process.
+  // The atom of a language with this name. `compile` makes its automaton the first time;
+  // all schemas of the process share languages by name.
   Formula language(TextKind kind, const std::string& name, const std::function<engine::Automaton()>& compile);
 
-  // The atom of texts that are listed, those that kListed names with `which`. The name is
-  // for this object only.
+  // The atom of listed texts: all of them, or those whose label has bit `which` (see
+  // Op::kListed). Other objects may use the same name for other texts.
   Formula listed(TextKind kind, const std::string& name, uint32_t which, const std::function<ListedTexts()>& build);
 
   Formula strings_matching(const std::string& pattern);
   Formula exact_strings(std::vector<std::string> values);
   Formula min_length(uint32_t length) { return length == 0 ? kAlways : formulas_.atom(Op::kMinLength, length); }
 
-  // Whether a formula holds for a whole text: the content of a string, or a number.
+  // True if a formula accepts a whole text, the content of a string or a number. The text
+  // may have bytes that are not allowed.
   bool matches(TextKind kind, Formula formula, const std::string& text);
 
   void set_spelling(Formula language, const NumberSpelling& spelling) { spellings_[language] = spelling; }
 
-  // The start of the texts that are to be written: of a number, in the form that the
-  // formula asks for.
+  // The start state of texts that are to be written. Numbers are restricted to the spelling
+  // that the formula needs (see NumberSpelling).
   uint32_t start(TextKind kind, Formula formula) {
     return add({kind, 0, kind == TextKind::kNumber ? written(formula) : formula});
   }
 
-  // The start where the formula is only followed, in a text that another one decides.
+  // The start state of a formula that is only tracked, in a text that another formula
+  // decides.
   uint32_t followed(TextKind kind, Formula formula) { return add({kind, 0, formula}); }
 
   const TextState& operator[](uint32_t state) const { return states_[state]; }
   size_t num_states() const { return states_.size(); }
 
-  // The state after another byte, or kDead if no text of the kind goes on so. The
+  // The state after another byte, or kDead if no text of the kind continues with it. The
   // formula of the state may be kNever.
   uint32_t next(uint32_t state, uint8_t byte);
 
-  // What follows a state, by increasing bytes. Valid until the next call.
+  // The transitions of a state, by increasing bytes. Valid until the next call.
   const std::vector<engine::Edge>& edges(uint32_t state) {
     expand(state);
     return steps_[state].edges;
   }
 
-  // Whether the text of a string ends with a whole character.
+  // True if the text of a string ends with a whole character.
   bool is_between_characters(uint32_t state) const { return states_[state].syntax == kBoundary; }
   bool allows_all_bytes() const { return allows_all_bytes_; }
 
-  // Whether the formula holds for a text that ends here.
+  // True if the formula accepts a text that ends here.
   bool accepts(uint32_t state) const { return steps_[state].accepts; }
 
-  // Whether the formula holds for this text or a continuation.
+  // True if the formula accepts this text or a continuation. Memoized; the first call is a
+  // search.
   bool is_live(uint32_t state);
 
-  // In a string: how many bytes may follow of any characters that are written as
-  // themselves. 0 if the formula asks more of them.
+  // In a string: the number of bytes that may follow of arbitrary characters that are
+  // written as themselves. 0 if the formula restricts such characters, or if that takes
+  // long to find.
   uint32_t num_plain_bytes(uint32_t state);
 
   // In a string, between two characters: the classes all of whose characters lead back to
   // the state. See masks/character_classes.h.
   uint64_t repeated_classes(uint32_t state);
 
-  // The state without its limit of the length, if that makes no difference to what may
-  // follow within `max_length` bytes.
+  // The state without its maximum length, if the next `max_length` bytes cannot reach it;
+  // otherwise the state itself. So far from their end, long strings share states.
   uint32_t without_far_limit(uint32_t state, uint32_t max_length);
 
   struct LengthLimit {
@@ -124,31 +134,35 @@ class Texts {
     uint32_t num_free;     // characters after which it still makes no difference
     uint32_t num_at_most;  // characters that may follow
   };
-  // The limit of the length of a string, between two characters.
+  // The maximum length of the rest of a string, between two characters. None if the state
+  // has no maximum, or if the rest of its formula may need all of it.
   std::optional<LengthLimit> length_limit(uint32_t state);
 
-  // All continuations of the text in a state that its formula accepts, if there are at
-  // most `max`, all of them short.
+  // All continuations that the formula of a state accepts, if there are at most `max`, all
+  // of them short.
   std::optional<std::vector<std::string>> all_texts(uint32_t state, size_t max);
   std::optional<std::vector<std::string>> all_texts(TextKind kind, Formula formula, size_t max) {
     return all_texts(start(kind, formula), max);
   }
 
-  // The same of strings, and none if bytes that are not allowed leave out a string that
-  // the formula accepts, or may do so. Such a string may still be a name of the schema.
+  // As all_texts(), for strings. Nothing if the formula may accept a string with bytes that
+  // are not allowed. Such a string may still be a name of the schema.
   std::optional<std::vector<std::string>> all_strings(Formula formula, size_t max);
 
-  // How many they are, however long. kManyTexts: so many or more.
+  // The number of continuations that the formula of a state accepts, however long.
+  // kManyTexts: that many or more, also infinitely many.
   static constexpr uint32_t kManyTexts = 1 << 30;
   uint32_t count(uint32_t state);
 
-  // The same, or fewer of numbers, of which not all are counted. Not 0 if there are any.
+  // A lower bound of count(), which may be smaller for numbers. It is 0 only if there are
+  // none.
   uint32_t least_count(uint32_t state);
 
-  // How many texts of a set that begin so are among them, with a quote after or without.
+  // Counts the texts of a set, from a cursor in it on, that are continuations of the state,
+  // with a closing quote or without.
   uint32_t num_among(uint32_t state, const TextSet::Cursor& begin);
 
-  // Some text for which a formula holds.
+  // A shortest text that a formula accepts, or nothing if it is unsatisfiable.
   std::optional<std::string> witness(TextKind kind, Formula formula);
 
   size_t memory_bytes() const { return memory_bytes_; }
@@ -160,12 +174,11 @@ class Texts {
   struct Language {
     TextKind kind;
     std::shared_ptr<const engine::Automaton> automaton;
-    // Pairs of its states with states of the syntax at which it accepts whatever may follow.
-    // Null: there are none.
+    // See SharedLanguage::is_everything. Null: no pairs.
     std::shared_ptr<const std::unordered_set<uint64_t>> is_everything;
-    // From each state, how many bytes to the nearest one that accepts. Null: not known.
+    // The bytes from each state to the nearest one that accepts. Null: unknown.
     std::shared_ptr<const std::vector<uint32_t>> distances;
-    std::shared_ptr<const ListedTexts> listed = nullptr;  // or those of which `which` tells some
+    std::shared_ptr<const ListedTexts> listed = nullptr;  // of listed texts, from which `which` selects
     uint32_t which = 0;
 
     bool accepts(uint32_t state) const;
@@ -174,17 +187,19 @@ class Texts {
   bool allows_plain(uint32_t state);
   bool leads_back(uint32_t start, uint32_t state, uint32_t num_separator_bytes,
                   std::map<std::pair<uint32_t, uint32_t>, bool>& known);
-  // The formula of a state without its limit of the length, and that limit: fewer
-  // characters than so many may follow.
+  // Splits the formula of a state: returns the state without its maximum length, and the
+  // limit: fewer characters than this may follow. None if there is no maximum.
   std::optional<std::pair<uint32_t, uint32_t>> split_limit(uint32_t state);
-  // Bytes that a text must still have for its formula to hold, or fewer than those.
+  // A lower bound on the bytes that the text still needs for its formula to hold.
   uint32_t least_length(uint32_t state) const;
-  // Characters of a shortest continuation that the formula accepts.
+  // The characters of a shortest continuation that the formula accepts, or kFar if there is
+  // none.
   uint32_t distance(uint32_t state);
-  // The largest distance of the live states between two characters that follow, or kFar.
+  // An upper bound on distance() for all live states between two characters that may
+  // follow, or kFar if they are too many to search.
   uint32_t largest_distance(uint32_t state);
-  // The numbers that a formula describes, without most of their spellings. There are
-  // some if the formula describes any.
+  // Restricts a formula on numbers to a few spellings of each number. Satisfiable if the
+  // formula is.
   Formula written(Formula formula);
   Formula with_forms(Formula formula);
   enum class Life : uint8_t { kUnknown, kLive, kDead };
@@ -196,16 +211,17 @@ class Texts {
     std::vector<engine::Edge> edges;
   };
 
-  // How many continuations a number has by digits before its point alone, or fewer than
-  // those if it takes long to tell.
+  // A lower bound on the continuations of a number by digits alone. 0 if a better one takes
+  // long to find.
   uint32_t num_whole_numbers(uint32_t state);
-  // Whether strings of so many characters are kManyTexts or more, if all are allowed; of
-  // any number if it is kFar.
+  // True if there are kManyTexts or more strings of `length` characters (kFar: of any
+  // length), given that the formula allows them all. Not all strings are counted.
   bool are_many_of_length(uint32_t length) const;
-  // Whether bytes that are not allowed would lead on, from the state or a later one.
+  // True if a byte that is not allowed would continue the text, in this state or a later
+  // one.
   bool may_lack_texts(uint32_t state);
-  // After how many digits, at most, a number may end, whichever digits have come before
-  // them; kFar if there are digits after which it cannot, or if it takes long to tell.
+  // An upper bound on the digits that it takes to end a number, whichever digits come
+  // before them. kFar if it cannot end after some digits, or if the search takes long.
   uint32_t num_digits_to_an_end(uint32_t state);
 
   uint32_t add(const TextState& state);

@@ -1,4 +1,4 @@
-// How many texts go on from a state.
+// Counts the texts that continue a state.
 #include <algorithm>
 #include <unordered_set>
 #include <utility>
@@ -11,8 +11,8 @@ namespace {
 
 constexpr size_t kMaxRemainders = 1 << 15;  // of a step
 
-// So many digits may follow, whichever they are, and the automaton accepts after each of
-// them. UINT32_MAX: as many as there are.
+// The number of digits that may follow, whichever they are, such that the automaton accepts
+// after each of them. UINT32_MAX: no limit.
 uint32_t num_free_digits(const engine::Automaton& language, uint32_t state) {
   std::unordered_set<uint32_t> reached = {state};
   std::vector<uint32_t> level = {state};
@@ -34,9 +34,11 @@ uint32_t num_free_digits(const engine::Automaton& language, uint32_t state) {
 
 }  // namespace
 
-// A limit of 17 digits makes a million states of the multiples of 86,400. Without it they
-// are few, and from each of them any digits can be read, and then a few more to an end. The
-// same holds of bounds: at most 2^64 is whatever has 19 digits.
+// With a limit of 17 digits, the multiples of 86,400 have a million states. Without it they
+// have few, and from each of them any digits can be read, and then a few more to an end. So
+// conditions that accept any digits for a while, such as this limit, are set aside, and
+// only the others are searched. Bounds are such conditions too: any 19 digits are below
+// 2^64.
 uint32_t Texts::num_whole_numbers(uint32_t state) {
   const TextState given = states_[state];
   if (given.kind != TextKind::kNumber || formulas_.op(given.formula) != Op::kAnd) return 0;
@@ -104,7 +106,7 @@ uint32_t Texts::num_digits_to_an_end(uint32_t start) {
   return distance;
 }
 
-// Characters of one byte alone, of which the vocabulary may spell few.
+// Counts only characters of one byte, and of these only the ones with allowed bytes.
 bool Texts::are_many_of_length(uint32_t length) const {
   uint64_t num_plain = 0, count = 1;
   for (int byte = 0x20; byte < 0x7F; ++byte) num_plain += allowed_bytes_[byte] && byte != '"' && byte != '\\';
@@ -122,8 +124,8 @@ uint32_t Texts::count(uint32_t start) {
       return counts_[start] = is_live(start) ? kManyTexts : 0;
     }
   }
-  // Depth first: the count of a state is known after those of all that follow it, or as
-  // soon as it is large. A state that leads back to itself has infinitely many texts.
+  // Depth first: a state gets its count after all that follow it, or as soon as its count
+  // is large. A state that leads back to itself has infinitely many texts.
   struct Visit {
     uint32_t state;
     size_t edge = 0;

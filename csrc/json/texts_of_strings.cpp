@@ -1,5 +1,5 @@
-// What masks ask of strings: which characters may follow, however many, and limits of the
-// length.
+// Facts on strings from which masks are made without reading every token: characters that
+// may follow in any number, and maximum lengths.
 #include <algorithm>
 
 #include "json/texts.h"
@@ -25,14 +25,15 @@ uint32_t Texts::num_plain_bytes(uint32_t state) {
   return allows_plain(state) ? kAnyLength : 0;
 }
 
-// Whether a formula without limit asks for nothing but a minimum of the length.
+// True if a formula, apart from its maximum length, constrains nothing but the minimum
+// length.
 bool Texts::asks_for_length_only(uint32_t state) const {
   Formula formula = states_[state].formula;
   return formula == kAlways || formulas_.op(formula) == Op::kMinLength;
 }
 
-// Whether any plain characters may follow, however many. StringTokens tells which are
-// plain.
+// True if any number of arbitrary plain characters (see StringTokens) may follow. Searches
+// the states that they lead to, and returns false if there are too many.
 bool Texts::allows_plain(uint32_t start) {
   auto known = allows_plain_.find(start);
   if (known != allows_plain_.end()) return known->second;
@@ -43,7 +44,8 @@ bool Texts::allows_plain(uint32_t start) {
   };
   std::vector<Visit> seen = {{start, 0, 0}};
   std::unordered_set<uint64_t> is_seen = {start};
-  // What leads to a state that some characters cannot follow is one itself.
+  // If some characters cannot follow a state, the same is true of every state on the way to
+  // it.
   auto refuse = [&](size_t i) {
     for (; i != 0; i = seen[i].before) {
       if (seen[i].num_separator_bytes == 0) allows_plain_[seen[i].state] = false;
@@ -57,7 +59,8 @@ bool Texts::allows_plain(uint32_t start) {
       if (!known->second) return refuse(i);
       continue;
     }
-    // Half of a long way is not searched again from each of its states.
+    // The search is too long. The states on the way to its half are refused too, so that it
+    // is not repeated from each of them.
     if (seen.size() > kMaxPlainStates) return refuse(i / 2);
     expand(visit.state);
     const std::vector<Edge> edges = steps_[visit.state].edges;
@@ -107,8 +110,8 @@ uint64_t Texts::repeated_classes(uint32_t state) {
   return found->second = ~others;
 }
 
-// Whether all ways to the end of a character lead to `start`. `num_separator_bytes`: those
-// of U+2028 and U+2029, which may lead anywhere, that have come.
+// True if all ways to the end of a character lead to `start`, apart from U+2028 and U+2029,
+// which may lead anywhere. `num_separator_bytes`: the bytes of these two that have come.
 bool Texts::leads_back(uint32_t start, uint32_t state, uint32_t num_separator_bytes,
                        std::map<std::pair<uint32_t, uint32_t>, bool>& known) {
   if (is_between_characters(state)) return state == start;
@@ -202,7 +205,7 @@ std::optional<Texts::LengthLimit> Texts::length_limit(uint32_t state) {
   auto split = split_limit(state);
   if (!split) return std::nullopt;
   auto [without, limit] = *split;
-  // Where the minimum of the length fits now, it fits after any characters that do.
+  // A minimum length that fits now still fits after any characters that fit.
   uint32_t largest = asks_for_length_only(without) ? 0 : largest_distance(without);
   if (largest >= limit) return std::nullopt;
   return LengthLimit{without, limit - 1 - largest, limit - 1};

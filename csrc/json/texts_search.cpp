@@ -1,4 +1,4 @@
-// Finds texts that a formula accepts.
+// Searches for texts that a formula accepts.
 #include <algorithm>
 
 #include "json/texts.h"

@@ -1,4 +1,5 @@
-// Which tokens of a vocabulary may follow a position.
+// TokenWalk: computes the mask of the tokens that may follow a position, by a walk through
+// the vocabulary trie.
 #pragma once
 
 #include <algorithm>
@@ -12,29 +13,30 @@
 
 namespace structout::json {
 
-// Tokens that may repeat a key or an item: they complete one, or begin one of which not
-// all continuations may be left.
+// Tokens that could produce a duplicate key or item and so need a check for each text: they
+// complete one, or begin one whose continuations may be used up.
 struct Suspects {
-  std::vector<uint32_t> of_earlier;     // all of them
-  std::vector<uint32_t> of_themselves;  // those that may repeat what they themselves have completed
+  std::vector<uint32_t> of_earlier;     // all suspects
+  std::vector<uint32_t> of_themselves;  // suspects that may repeat a key or item that they complete themselves
 };
 
-// Tokens that are allowed if names may still come or are not missing: see Guard.
+// Tokens that are allowed only under a condition on the names of an object, such as that
+// the key "a" has not come yet: see Guard.
 struct Conditions {
   static constexpr uint32_t kAlways = 0;     // no condition
-  static constexpr uint32_t kByReading = 1;  // one that only reading the token tells
+  static constexpr uint32_t kByReading = 1;  // only reading the token decides
   struct Condition {
     uint32_t before;  // another condition, which must hold too
-    uint32_t frame;   // whose names the guard asks, 0 for that on top
+    uint32_t frame;   // the frame whose names the guard checks, 0: on top
     Guard guard;
   };
   std::vector<Condition> all = std::vector<Condition>(2);
   std::vector<std::pair<uint32_t, uint32_t>> tokens;  // with their conditions
 
-  // The condition with another one.
+  // The number of the conjunction of a condition and a guard on the names of a frame.
   uint32_t with(uint32_t before, uint32_t frame, const Guard& guard) {
     if (before == kByReading) return kByReading;
-    // The later bytes of one key allow fewer names.
+    // Later bytes of one key allow fewer names, so their guard implies the earlier one.
     bool is_narrower = before != kAlways && guard.kind == Guard::kKeys && all[before].frame == frame &&
                        all[before].guard.kind == Guard::kKeys && all[before].guard.object == guard.object;
     if (is_narrower) before = all[before].before;
@@ -46,14 +48,23 @@ struct Conditions {
   }
 };
 
-// Follows tokens from a position, without what it remembers.
+// Follows tokens from the states of a position, but without the keys and items that it
+// remembers: tokens that depend on those become suspects, or get conditions. So a mask
+// serves all positions with the same states.
+//
+// Tokens share their first bytes in the trie, so a node is followed once for all tokens
+// below it, and a byte that is not allowed cuts all of them off. Subtrees are allowed
+// without a visit if strings accept all plain characters, or if a state repeats for whole
+// classes of them (json/walk_hints.h). Frames of the stack are numbered and point to the
+// frame below, so bytes at one depth share lower frames, and a return to that depth
+// truncates a vector.
 class TokenWalk {
   static constexpr uint32_t kBottom = UINT32_MAX;         // below the last frame
   static constexpr uint32_t kUnlimited = UINT32_MAX - 1;  // plain bytes
   static constexpr size_t kMaxDoubtful = 2'048;           // tokens that are followed one by one
 
  public:
-  // `top`: the state in the place of the one on top.
+  // `top`: the state that replaces the one on top (see SchemaStates::mask_state()).
   TokenWalk(Machine& machine, const Position& position, State top) : machine_(machine) {
     frames_.push_back({top, 1, 0, 0});
     for (const Frame* frame = position.below(); frame != nullptr; frame = frame->below.get()) {
@@ -64,7 +75,8 @@ class TokenWalk {
     num_given_ = frames_.size();
   }
 
-  // How many of the given frames, and what is below them, the walk has looked at.
+  // The number of frames, from the top down, that the walk has looked at; one more than
+  // there are if it has reached the bottom. The mask depends on these states alone.
   size_t num_looked_at() const { return num_looked_at_; }
 
   // Sets the bits of the tokens that are allowed, and lists the suspects among them and
@@ -84,8 +96,9 @@ class TokenWalk {
     }
   }
 
-  // Changes the row, the suspects and the conditions of the state in which a key cannot
-  // become a named one.
+  // Takes the row, suspects and conditions of the state in which the key cannot become a
+  // named one, and changes them to those of this state. Follows only tokens that go on with
+  // a name or end the key.
   void fill_names(const engine::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects, Conditions& conditions) {
     start(vocabulary, row, suspects, conditions);
     std::vector<std::pair<uint32_t, uint32_t>> before = std::move(conditions.tokens);
@@ -97,7 +110,7 @@ class TokenWalk {
     }
   }
 
-  // Lists the nodes of the trie after which the whole text may end inside a token, with
+  // Lists the nodes of the trie after which the whole text may end while tokens go on, with
   // their conditions.
   void list_exits(const engine::VocabularyTrie& vocabulary, std::vector<std::pair<uint32_t, uint32_t>>& exits,
                   Conditions& conditions) {
@@ -135,7 +148,9 @@ class TokenWalk {
     });
   }
 
-  // Changes the row of the state without its limit of the length. False if fill() is faster.
+  // Takes the row of the state without its maximum length, and forbids the tokens that are
+  // too long. Returns false if more than kMaxDoubtful tokens must be read: then fill() is
+  // faster.
   bool forbid_longer(const engine::VocabularyTrie& vocabulary, const WalkHints::LengthLimit& limit, uint32_t* row) {
     row_ = row;
     const engine::StringTokens& strings = vocabulary.string_tokens();
@@ -230,7 +245,7 @@ class TokenWalk {
     levels_.resize(vocabulary.max_depth() + 1);
   }
 
-  // How a token may repeat something.
+  // The way in which a token may repeat something.
   enum class Suspicion : uint8_t {
     kNone,
     kOfEarlier,  // a key or item from before the token
@@ -250,7 +265,8 @@ class TokenWalk {
     return true;
   }
 
-  // Follows the last byte of a node, and takes its tokens. False if it is not allowed.
+  // Follows the last byte of a node, and allows its tokens. False if the byte is not
+  // allowed.
   bool enter(const engine::VocabularyTrie& vocabulary, uint32_t number) {
     const engine::VocabularyTrie::Node& node = vocabulary.nodes()[number];
     if (!follow(node)) return false;
@@ -262,15 +278,16 @@ class TokenWalk {
     return true;
   }
 
-  // What may follow before a depth without a look at each byte.
+  // Hints on the state before a depth: characters that may follow without a look at each
+  // byte.
   struct Level {
     State state = kNoState;
     uint32_t num_plain_bytes;
     uint64_t repeated_classes;
   };
 
-  // Whether strings or keys that go on from a state may be used up, so that each token is
-  // looked at.
+  // True if the strings or keys that go on from a state must differ and may be used up, so
+  // that each token must be followed.
   bool may_run_out(State state) {
     bool must_differ = machine_.has_unique_items() || memory(state) == MemoryKind::kInsideKey;
     return must_differ && machine_.hints().num_plain_bytes(state) < kUnlimited;
@@ -288,7 +305,7 @@ class TokenWalk {
     if (may_run_out(state)) levels_[depth].num_plain_bytes = 0;
   }
 
-  // Follows the tokens that go on from a node, or from the root, before `depth`.
+  // Follows the tokens below a node, or below the root. `depth`: of its children.
   void fill_below(const engine::VocabularyTrie& vocabulary, uint32_t node, uint32_t depth) {
     const std::vector<engine::VocabularyTrie::Node>& nodes = vocabulary.nodes();
     const engine::StringTokens& strings = vocabulary.string_tokens();
@@ -298,7 +315,7 @@ class TokenWalk {
       const Level& level = levels_[depth];
       if (level.num_plain_bytes > 0 && strings.is_after_plain[number] != 0 &&
           level.num_plain_bytes > strings.height[number]) {
-        // Most tokens below need not be followed.
+        // All plain tokens below may follow. Only the others need reading.
         uint32_t first_plain = strings.num_plain_before[vocabulary.first_token(number)];
         uint32_t last_plain = strings.num_plain_before[nodes[nodes[number].end - 1].tokens_end];
         allow_all(strings.plain, first_plain, last_plain, Suspicion::kNone, tops_[depth]);
@@ -326,7 +343,8 @@ class TokenWalk {
     }
   }
 
-  // Takes the tokens of a string of which nothing is asked, from its present end on.
+  // Allows the tokens that go on from a string without constraints: a stored row has those
+  // that stay inside it, and the others are followed from the closing quote on.
   void fill_free_text(const engine::StringTokens& strings) {
     std::copy(strings.inner_row.begin(), strings.inner_row.end(), row_);
     uint32_t after_quote = next(0, '"');
@@ -350,8 +368,8 @@ class TokenWalk {
     }
   }
 
-  // Follows the tokens that go on from a node, before `depth`, with a name or the end of
-  // the key. The row already has the others.
+  // Follows the tokens below a node that go on with a name or end the key. The row already
+  // has the others. `depth`: of the children of the node.
   void fill_names(const engine::VocabularyTrie& vocabulary, uint32_t node, uint32_t depth) {
     const std::vector<engine::VocabularyTrie::Node>& nodes = vocabulary.nodes();
     std::vector<uint8_t> bytes = machine_.hints().name_bytes(frames_[tops_[depth]].state);
@@ -380,7 +398,8 @@ class TokenWalk {
     }
   }
 
-  // Whether the quote does the same where the key cannot become a named one.
+  // True if the closing quote has the same effect as in the state where the key cannot
+  // become a named one.
   bool ends_as_without_name(uint32_t top) {
     State state = frames_[top].state, without = *machine_.hints().state_without_name(state);
     Action action = machine_.action(state, '"');
@@ -388,7 +407,7 @@ class TokenWalk {
     return is_same && machine_.guard(state, '"', action) == machine_.guard(without, '"', action);
   }
 
-  // `top`: where the token leads.
+  // `top`: the frame on top after the token.
   void allow(uint32_t token, Suspicion suspicion, uint32_t top) {
     row_[token >> 5] |= 1u << (token & 31);
     uint32_t condition = frames_[top].condition;
@@ -408,7 +427,7 @@ class TokenWalk {
 
   void forbid(uint32_t token) { row_[token >> 5] &= ~(1u << (token & 31)); }
 
-  // What the present token has done to keys and items that are remembered.
+  // Events: bits for what the present token has done to keys and items that are remembered.
   static constexpr uint32_t kEntered = 1, kCompleted = 2, kEnteredAnother = 4, kCompletedAnother = 8;
   static constexpr uint32_t kCompletedPresentKey = 16;  // the one that had begun before the token
 
@@ -449,6 +468,9 @@ class TokenWalk {
     return frames_[top].events == 0 ? kCompleted | kCompletedPresentKey : kCompleted;
   }
 
+  // Classifies a token that leads to `top`, by its events and by counts of values: a token
+  // is suspect if it completes a key or item, or begins one of which few values may be
+  // left.
   Suspicion suspicion(uint32_t top) {
     const WalkFrame& frame = frames_[top];
     if (frame.events == 0 && !machine_.has_unique_items() && machine_.is_scalar(frame.state)) return Suspicion::kNone;
@@ -497,7 +519,8 @@ class TokenWalk {
   Conditions no_conditions_;       // where they are known already
   std::vector<bool> is_followed_;  // tokens of names
   uint32_t* row_ = nullptr;
-  // Where the bytes before each depth lead, and how many frames there are then.
+  // For each depth: the frame on top after the bytes before it, and the number of frames
+  // then.
   std::vector<uint32_t> tops_;
   std::vector<size_t> sizes_;
   std::vector<Level> levels_;

@@ -7,25 +7,25 @@ namespace structout::json {
 
 namespace {
 
-// Where the scheme of a URI ends, after its colon; 0 if it has none.
+// The end of the scheme of a URI, after its colon; 0 if it has none.
 size_t end_of_scheme(const std::string& uri) {
   size_t colon = uri.find(':'), other = uri.find_first_of("/?#");
   return colon != std::string::npos && (other == std::string::npos || colon < other) ? colon + 1 : 0;
 }
 
-// Where the path of a URI begins.
+// The begin of the path of a URI.
 size_t begin_of_path(const std::string& uri) {
   size_t begin = end_of_scheme(uri);
   if (uri.compare(begin, 2, "//") != 0) return begin;
   return std::min(uri.find_first_of("/?", begin + 2), uri.size());
 }
 
-// A URI whose path has no . and .. any more (RFC 3986, section 5.2.4).
+// Resolves the segments . and .. in the path of a URI (RFC 3986, section 5.2.4).
 std::string without_dots(const std::string& uri) {
   size_t begin = begin_of_path(uri), end = std::min(uri.find('?', begin), uri.size());
   bool is_absolute = begin < end && uri[begin] == '/';
   std::vector<std::string> segments;
-  bool is_folder = false;  // what is read so far
+  bool is_folder = false;  // the segments so far end with . or ..
   for (size_t at = begin + is_absolute; at <= end;) {
     size_t next = std::min(uri.find('/', at), end);
     std::string segment = uri.substr(at, next - at);

@@ -7,7 +7,7 @@
 namespace structout::json {
 
 struct Reference {
-  std::string document, fragment;  // what stands before and after #
+  std::string document, fragment;  // the parts before and after #
 };
 
 Reference parts_of(const std::string& reference);

@@ -1,5 +1,6 @@
-// The keys of an object or the items of an array that must not come again. Sets share
-// what they have in common, so that positions may keep earlier ones.
+// UsedValues: the keys of an object or the items of an array that have come and must not
+// come again. Sets are persistent: a new one shares its nodes with the one before, so
+// positions keep theirs for rollback and drafts at little cost.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,8 @@
 
 namespace structout::json {
 
-// A set of texts: a tree whose edges are labelled with what texts have in common.
+// An immutable set of texts, as a radix tree: the label of a node is what all texts below
+// it have in common at that place.
 class TextSet {
   struct Node {
     std::string label;
@@ -29,10 +31,11 @@ class TextSet {
    public:
     Cursor() = default;
 
-    // Whether no text of the set begins so.
+    // True if no text of the set starts with the bytes so far.
     bool is_dead() const { return node_ == nullptr; }
+    // True if the bytes so far are a text of the set.
     bool is_whole() const { return node_ != nullptr && offset_ == node_->label.size() && node_->is_end; }
-    // How many texts begin so.
+    // The number of texts that start with the bytes so far.
     uint32_t count() const { return node_ == nullptr ? 0 : node_->count; }
 
     void read(uint8_t byte);
@@ -60,7 +63,8 @@ class TextSet {
   Cursor begin() const { return Cursor(root_.get(), 0); }
   bool contains(const std::string& text) const;
 
-  // The set with another text that is not in it. The time grows with the text alone.
+  // The set with another text, which must not be in it. Copies the nodes on the way to it
+  // alone, so the time grows with the length of the text, not with the size of the set.
   TextSet with(const std::string& text) const;
 
  private:
@@ -69,14 +73,14 @@ class TextSet {
   Link root_;
 };
 
-// An item that is complete, and those before it.
+// A complete item, linked to the one before it.
 struct UsedItem {
   UsedItem(Value value, uint32_t children, std::shared_ptr<const UsedItem> before)
       : value(std::move(value)), children(children), before(std::move(before)) {}
   ~UsedItem();
 
   const Value value;        // with texts and names in canonical form
-  const uint32_t children;  // what was asked of it: a number of the machine
+  const uint32_t children;  // its obligations: a number of the machine
   std::shared_ptr<const UsedItem> before;
 };
 
@@ -88,7 +92,7 @@ struct UsedValues {
   // can be written in one order only.
   TextSet written;
   bool are_written_once = true;
-  bool are_alike = true;  // the same was asked of all items
+  bool are_alike = true;  // all items had the same obligations
 };
 
 }  // namespace structout::json

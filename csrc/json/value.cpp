@@ -104,7 +104,7 @@ class Parser {
     sort_names(value);
   }
 
-  // Sorts the names. Of members with one name the last value stays, in the first place.
+  // Sorts the names. If a name repeats, its last value stays, in the place of the first.
   static void sort_names(Value& value) {
     auto by_name = [&value](uint32_t a, uint32_t b) { return value.names[a] < value.names[b]; };
     auto sort = [&] {

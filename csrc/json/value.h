@@ -25,7 +25,7 @@ struct Value {
   bool is_bool() const { return kind == ValueKind::kTrue || kind == ValueKind::kFalse; }
   bool is_number() const { return kind == ValueKind::kNumber; }
 
-  // Whether the texts are the same but for spaces. 1 and 1.0 differ.
+  // Compares members in their order, and numbers as texts: 1 and 1.0 differ.
   bool operator==(const Value& other) const {
     return kind == other.kind && text == other.text && names == other.names && items == other.items;
   }

@@ -43,7 +43,8 @@ Count ValueCounts::values(State state, const PastKeys& names, size_t num_items) 
   bool is_kept = names.empty() && !depends_on_items;
   auto known = is_kept ? counts_.find(state) : counts_.end();
   if (known != counts_.end()) return known->second;
-  // What leads back to a state that is being counted can be repeated.
+  // A way back to a state that is being counted can be repeated, so there are infinitely
+  // many values.
   if (is_kept && being_counted_.count(state) != 0) return kManyOfThem;
   if (depth_ == kMaxCountedDepth) return {};
   schema_.budget().spend(1);
@@ -96,7 +97,7 @@ Count ValueCounts::counted(State state, const PastKeys& names, size_t num_items)
   return {};
 }
 
-// How many objects go on with a key, whose value comes next.
+// Counts the objects that go on with a key, whose value comes next.
 Count ValueCounts::members(uint32_t object, uint32_t key, const PastKeys& names) {
   return product(values(machine_.before_value(objects_.plan(object, key).children)),
                  values_after(machine_.waiting_member(object, key), names));
@@ -113,7 +114,8 @@ Count ValueCounts::arrays(uint32_t array, size_t num_items) {
     return sum(end, product(item, values_after(machine_.waiting_item(array), {})));
   }
   if (num_items == kUnknownItems || !arrays_.is_plain(array)) return {};  // which ones are left is not known
-  // Sequences of different ones of those that are left.
+  // Counts sequences of different values: num_left choices for the first item, one fewer
+  // for each that follows.
   uint64_t num_left = item.least > num_items ? item.least - num_items : 0;
   uint32_t min = arrays_.min_items(array), max = arrays_.max_items(array);
   Count count = {0, item.is_exact}, sequences = {1, true};
@@ -125,7 +127,7 @@ Count ValueCounts::arrays(uint32_t array, size_t num_items) {
   return count;
 }
 
-// The values that are left of those that an object or array must be one of.
+// Counts the constants that an object or array may still become.
 Count ValueCounts::constants(Formula among) { return {uint32_t(schema_.constants()[formulas_[among].a].size()), true}; }
 
 Count ValueCounts::objects_after(const InKey& inside, const PastKeys& names) {
@@ -141,7 +143,8 @@ Count ValueCounts::objects_after(const InKey& inside, const PastKeys& names) {
   }
   bool is_in_any_order = objects_.is_guarded(object);
   if (is_in_any_order && !has_free) {
-    // Each object with one of these names: all but those with none of them.
+    // The objects with at least one of these names are all objects but those with none of
+    // them.
     Count all = objects(number, names);
     PastKeys without = names;
     without.resize(by_spelling.size());

@@ -1,4 +1,5 @@
-// How many values may follow, where keys or items must differ from earlier ones.
+// ValueCounts: counts the values that may follow, where keys or items must differ from
+// earlier ones.
 #pragma once
 
 #include <cstddef>
@@ -16,45 +17,54 @@ namespace structout::json {
 
 class Machine;
 
+// Under uniqueItems an item that may become more values than came before can surely become
+// a new one, and one with as few may be lost: items of {"enum": [1, 2]} end after two. If
+// counts cannot decide, a search does (json/value_search.h). A count is memoized by its
+// state, unless it depends on the names or the number of items that have come.
 class ValueCounts {
  public:
   static constexpr uint32_t kMany = Texts::kManyTexts;
   static constexpr size_t kUnknownItems = SIZE_MAX;
 
-  // How many different values there are.
+  // A number of different values.
   struct Count {
-    uint32_t least = 1;     // kMany: so many or more
-    bool is_exact = false;  // no more than these; then no object that is open has free keys
+    uint32_t least = 1;     // a lower bound; kMany: that many or more
+    bool is_exact = false;  // there are no more; then no open object has free keys
     bool are_many() const { return least == kMany; }
   };
 
   explicit ValueCounts(Machine& machine);
 
-  // How many values the innermost array, object or scalar can still become from a state; or,
-  // from a state that waits for a value, once that value is complete. `names`: positions of
-  // those that have come. `num_items`: how many items an array whose items differ has then,
-  // or kUnknownItems.
+  // values() counts the values that the innermost array, object or scalar can still become
+  // from a state. values_after() does so for a state that waits for a value, once that
+  // value is complete. `names`: the positions of the names that have come. `num_items`: the
+  // number of items that an array whose items differ has then, or kUnknownItems.
   Count values(State state, const PastKeys& names = {}, size_t num_items = kUnknownItems);
   Count values_after(State waiting, const PastKeys& names, size_t num_items = kUnknownItems);
   bool are_many(State state);  // whichever names have come
 
-  // For a state before or inside a key: whether one may follow that is not used. `begin`:
-  // where the used ones are that begin as this one has begun.
+  // True if a state before or inside a key can go on with a key that is not used. `begin`:
+  // the cursor in `used` after the bytes of the present key.
   bool has_unused_key(State state, const TextSet& used, TextSet::Cursor begin, const PastKeys& names);
-  // The same for an item that is a scalar.
+  // As has_unused_key(), for an item that is a scalar.
   bool has_unused_scalar(State state, TextSet::Cursor begin);
-  // For a state before or inside a key: whether free keys may be used up.
+  // True for a state before or inside a key whose free keys are few, so that they may be
+  // used up.
   bool may_lack_keys(State state);
 
-  // Whether there are as many different items as an array needs. Throws where it is not known.
+  // True if there are as many different items as an array needs. Throws SchemaError if that
+  // is not known.
   bool has_enough_items(uint32_t array);
-  // For states of an array: whether it may depend on the values of earlier items whether
-  // it can be completed, and whether it can.
+  // An array is tight if the values of earlier items, not only their number, may decide
+  // that it cannot be completed: with uniqueItems, minItems 2 and prefixItems [true,
+  // {"const": 1}], a first item 1 leaves no second one. stays_live() is true if an array
+  // can be completed after the items `used`.
   bool is_tight(State state);
   bool stays_live(State state, const TextSet& used);
-  // For a tight state that waits for an item: whether it matters what else the item
-  // satisfies, even if it is none of the few values; and whether the item may become one of
-  // these. With one `contains` alone it does not matter: what was used of it has counted.
+  // For a tight state that waits for an item. depends_on_verdicts() is true if the other
+  // formulas that the item satisfies matter, even if it is none of the scarce values; with
+  // one `contains` alone they do not, because its used values have counted. may_be_scarce()
+  // is true if an item that begins with `text` may become a scarce value.
   bool depends_on_verdicts(State waiting);
   bool may_be_scarce(State waiting, const std::string& text);
 
@@ -67,7 +77,8 @@ class ValueCounts {
   Count arrays(uint32_t array, size_t num_items);
   Count constants(Formula among);
   bool may_be_named(const InKey& key, const PastKeys& names);
-  // The formulas on items that few values satisfy, and that some item may satisfy.
+  // The child formulas on items that only few values, the scarce ones, satisfy, and that
+  // some item may satisfy.
   std::vector<Formula> few_children(uint32_t array);
 
   Machine& machine_;

@@ -43,7 +43,7 @@ size_t depth_of(const Position& position) {
 // Follows texts depth first, without spaces, and the keys of an object in one order only.
 class ValueSearch {
  public:
-  // After so many bytes it gives up, and says that it has found what it searches for.
+  // After `max_reads` bytes the search gives up, and claims to have found a text.
   explicit ValueSearch(Machine& machine, uint64_t max_reads = kMaxReads) : machine_(machine), max_reads_(max_reads) {}
 
   // Calls is_found(position, text after the start) for each text until it says true.
@@ -145,8 +145,9 @@ class ValueSearch {
 
 }  // namespace
 
-// What was used, and few values else, decides what is worth to be followed, so the search
-// ends: each value that it completes is used, and no more than those are.
+// Used values, and the scarce ones of tight arrays, decide which positions are followed. So
+// the search ends: each value that it completes in vain is a used one, and these are
+// finitely many.
 bool can_complete(const Position& position, const Frame* item) {
   Machine& machine = position.machine();
   bool is_tight = false;  // one of the arrays, so that it matters which value is completed
@@ -180,7 +181,8 @@ std::optional<std::string> some_completion(const Position& position) {
   return completion;
 }
 
-// Reads all bytes at all positions of one length after the other, each position once.
+// Breadth first: reads all bytes at all positions of one length after the other. Equal
+// positions are followed once, unless they remember texts.
 std::optional<std::string> short_completion(const Position& start) {
   std::optional<std::string> some = some_completion(start);
   if (!some || some->size() < 2) return some;

@@ -1,4 +1,5 @@
-// What a walk through the vocabulary need not find out byte by byte.
+// WalkHints: facts on states that let a walk through the vocabulary allow many tokens at
+// once.
 #pragma once
 
 #include <cstdint>
@@ -14,33 +15,34 @@ namespace structout::json {
 
 class Machine;
 
-// Asked of states inside strings, keys and numbers.
+// Most hints are on states inside strings and keys. Expensive ones are computed once for a
+// state.
 class WalkHints {
  public:
   explicit WalkHints(Machine& machine);
 
-  // Inside a string or a free key: how many bytes may follow of any characters that are
-  // written as themselves. 0 if the schema asks more of them.
+  // Inside a string or a free key: the number of bytes that may follow of arbitrary
+  // characters that are written as themselves. 0 if the schema restricts them.
   uint32_t num_plain_bytes(State state);
 
   // Between two characters of a string or a free key, or between two tokens of JSON: the
-  // classes after all of whose characters the state is the same. See
-  // masks/character_classes.h.
+  // classes of characters (masks/character_classes.h) after which the state is the same.
+  // Tokens of such characters alone may all follow.
   uint64_t repeated_classes(State state);
 
-  // Whether the state is between two characters of a string or free key of which nothing
-  // more is asked.
+  // True if the state is between two characters of a string or free key that has no
+  // constraints left.
   bool is_free_text(State state) const;
 
-  // For a state inside a key that may still become a named one: the state that follows if
-  // it does not, if is_free_text() holds for it.
+  // For a state inside a key that may still become a named one: the state after characters
+  // that rule all names out. None unless is_free_text() holds for that state.
   std::optional<State> state_without_name(State state);
 
-  // The bytes with which names go on.
+  // The bytes with which the names that the key may still become go on.
   std::vector<uint8_t> name_bytes(State state) const;
 
-  // A state that allows the same texts as the next part of a string of `max_length`
-  // bytes, without limits of the length that are further away.
+  // A state that allows the same next `max_length` bytes of a string, without maximum
+  // lengths that are further away. States that differ in these alone share their masks.
   State without_far_limits(State state, uint32_t max_length);
 
   struct LengthLimit {
@@ -48,7 +50,8 @@ class WalkHints {
     uint32_t num_free;     // characters after which it still makes no difference
     uint32_t num_at_most;  // characters that may follow
   };
-  // The limit of the length of a string, between two characters.
+  // The maximum length of the rest of a string, between two characters (see
+  // Texts::length_limit()).
   std::optional<LengthLimit> length_limit(State state);
 
  private:

@@ -20,11 +20,11 @@ enum class WhitespaceRule : uint8_t {
   kAny,       // any, up to a length
 };
 
-// How whitespace is written.
+// The whitespace that texts may have: a rule or a pattern.
 struct WhitespaceForm {
   WhitespaceRule rule = WhitespaceRule::kIndented;
   std::optional<uint32_t> max_length;  // of kAny: characters in a row
-  // Allows what it accepts, and nothing, in place of the rule.
+  // Replaces the rule: allows the whitespace that it accepts, and none.
   std::optional<engine::Automaton> pattern;
 };
 
@@ -49,16 +49,17 @@ class Whitespace {
   // the whitespace is its end.
   uint32_t before_end() const { return before_end_; }
 
-  // Whether whitespace may follow a value only where the object or the array may end.
+  // True if whitespace may follow a value only where the object or the array may end, as
+  // with kIndented.
   bool needs_end() const { return before_end_ != after_value(); }
 
   // Nothing if the byte may not come.
   std::optional<uint32_t> after(uint32_t state, uint8_t byte) const;
 
-  // Whether the next token may follow.
+  // True if the next token may follow.
   bool may_end(uint32_t state) const { return states_[state].may_end; }
 
-  // Whether that token may be a comma.
+  // True if that token may be a comma.
   bool may_separate(uint32_t state) const { return states_[state].may_separate; }
 
  private:

@@ -1,5 +1,5 @@
-// How numbers are written. Without a limit on their digits, a model that is not sure would
-// write zeros for ever.
+// Limits the spelling of numbers. Without a limit on their digits, a model that is not sure
+// would write zeros for ever.
 #include <algorithm>
 #include <cstdlib>
 
@@ -63,7 +63,7 @@ Formula Texts::written(Formula formula) {
     has_step = has_step || found->second.is_step;
     may_need_plain = may_need_plain || found->second.is_step || (found->second.is_plain && !is_negated);
   });
-  // So many digits that there is a number between any two of the schema.
+  // Enough digits for a number between any two of the schema.
   uint32_t num_whole = 0, num_decimals = 0;
   NumberForm form;
   for (const NumberSpelling& spelling : spellings) {

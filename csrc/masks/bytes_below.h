@@ -1,4 +1,4 @@
-// Which bytes stand below each node of a vocabulary's trie, and in the tokens below.
+// The groups of bytes below each node of a vocabulary's trie, and in each token.
 #pragma once
 
 #include <array>
@@ -10,8 +10,9 @@ namespace structout::engine {
 
 class VocabularyTrie;
 
-// Sets of groups of bytes: lower case, upper case, digits, and other characters of ASCII
-// one by one; bytes from 0x80 on are one group.
+// A set of byte groups, one bit a group: lower case, upper case, digits, control
+// characters, every other character of ASCII alone, and all bytes from 0x80 on.
+// BytesBelow::kInvalid is a bit of its own.
 using ByteGroups = uint64_t;
 
 class BytesBelow {
@@ -20,7 +21,7 @@ class BytesBelow {
   static constexpr ByteGroups kInvalid = ByteGroups(1) << 62;  // not UTF-8; a last character may be cut
   static constexpr uint32_t kMaxSkipped = 2;                   // bytes of a token
 
-  // One bit.
+  // The group of a byte: a set of one bit.
   static ByteGroups group_of(uint8_t byte);
 
   explicit BytesBelow(const VocabularyTrie& trie);
@@ -28,12 +29,13 @@ class BytesBelow {
   // The groups of the bytes below a node.
   ByteGroups groups(uint32_t node) const { return groups_[node]; }
 
-  // Whether what follows the node is UTF-8, after a state of utf8::after(). The last
-  // character of a token may be cut.
+  // True if all bytes below the node, read from a state of utf8::after(), are valid
+  // UTF-8. The last character of a token may be incomplete.
   bool are_characters(uint32_t node, uint8_t utf8_state) const { return (valid_from_[node] >> utf8_state & 1) != 0; }
 
-  // The groups of each token's bytes, without the first `skipped` of them, and kInvalid if
-  // what is left is not UTF-8. Tokens are in the order of the trie.
+  // The groups of each token's bytes after the first `skipped`, which is at most
+  // kMaxSkipped, and kInvalid if these bytes are not UTF-8. Tokens are in the order of the
+  // trie.
   const ByteGroups* of_tokens(uint32_t skipped) const { return of_tokens_[skipped].data(); }
 
   size_t memory_bytes() const {

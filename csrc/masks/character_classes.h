@@ -5,7 +5,8 @@
 
 namespace structout::engine {
 
-// Other characters that a JSON string escapes, U+2028, U+2029, and what is not UTF-8.
+// Control characters except those of kOtherWhitespace, the quote, the backslash,
+// U+2028, U+2029, and bytes that are not UTF-8.
 constexpr uint64_t kOtherCharacters = uint64_t(1) << 63;
 
 // Tabs, line feeds and carriage returns: they stand between JSON's tokens, not in strings.
@@ -21,8 +22,9 @@ constexpr uint64_t class_of_ascii(uint8_t byte) {
   return uint64_t(1) << (5 + byte - 0x20 - num_before);
 }
 
-// The class of a character outside of ASCII, by its first byte. Those with which white
-// space and punctuation begin are alone.
+// The class of a character outside of ASCII, by its first byte. The first bytes of most
+// white space and punctuation, 0xC2, 0xE1, 0xE2, 0xE3 and 0xEF, have a class each; most
+// others share one with their neighbours.
 constexpr uint64_t class_of_character(uint8_t first_byte) {
   constexpr uint8_t kBounds[] = {0xC3, 0xCC, 0xCE, 0xD0, 0xD4, 0xD8, 0xE0, 0xE1, 0xE2, 0xE3, 0xE4, 0xEA, 0xEF, 0xF0};
   uint32_t number = 40;

@@ -1,4 +1,5 @@
-// Languages with a machine of their own, as parts of others.
+// Embedded languages: a machine of its own reads a part of a text, for example a JSON
+// schema inside a grammar.
 #pragma once
 
 #include <bitset>
@@ -13,7 +14,8 @@
 
 namespace structout::engine {
 
-// Where a text stands in an embedded language, after its first byte.
+// A position inside an embedded text, after its first byte. Reading on gives a new one;
+// see EmbeddedStates::after.
 class EmbeddedPosition {
  public:
   virtual ~EmbeddedPosition() = default;
@@ -23,29 +25,33 @@ using PositionPtr = std::shared_ptr<const EmbeddedPosition>;
 
 using ByteSet = std::bitset<256>;
 
-// What tokens do from a position.
+// The effect of all tokens from a position: those that stay inside the embedded text,
+// and those that leave it.
 struct EmbeddedView {
   static constexpr uint32_t kNoEntry = UINT32_MAX;
 
-  // The tokens all of whose bytes belong to the embedded text. Null if they depend on what
-  // the position remembers, or are not kept.
+  // The tokens whose bytes all belong to the embedded text. Null if they depend on what
+  // the position remembers, for example on the keys that an object has already, or if they
+  // are not stored.
   const Mask* mask = nullptr;
 
-  // Positions of one entry have equal masks and, in front of the same bytes, `exits`.
-  // kNoEntry if the entry is not kept.
+  // A cache key: positions of the same entry have equal masks and, for equal followers,
+  // equal `exits`. kNoEntry if nothing is cached for the position.
   uint32_t entry = kNoEntry;
 
-  // Nodes of the vocabulary's trie after which the text may end inside a token. Those
-  // lists count whose bits are set.
+  // Lists of nodes of the vocabulary's trie after which the text may end inside a
+  // token. List i counts only if bit i of `counting_exits` is set.
   std::shared_ptr<const std::vector<std::vector<uint32_t>>> exits;
   uint64_t counting_exits = 0;
 
-  // More of these nodes, which depend on what the position remembers.
+  // More such nodes, which are not part of the entry. They may depend on what the
+  // position remembers.
   std::vector<uint32_t> own_exits;
 };
 
-// The states and masks that texts of an embedded language share. A thread must hold the
-// states in all calls but those of the numbers, which must not.
+// The states and masks that texts of an embedded language share. They are not safe for
+// threads by themselves: a thread calls hold() before any other function, except
+// number().
 //
 // Exceptions leave positions as they were.
 class EmbeddedStates {
@@ -58,27 +64,29 @@ class EmbeddedStates {
 
   virtual PositionPtr start() = 0;
 
-  // Reads bytes up to the first after which the text may end. `at` moves past those
-  // that were read. Null if one of them is not allowed.
+  // Reads bytes up to the first after which the text may end, and moves `at` past them.
+  // Null if a byte is not allowed.
   virtual PositionPtr after(const EmbeddedPosition& position, const uint8_t*& at, const uint8_t* end) = 0;
 
   virtual bool may_end(const EmbeddedPosition& position) = 0;
   virtual bool may_go_on(const EmbeddedPosition& position) = 0;  // where the text may end
 
-  // Whether the text can be completed.
+  // True if the text can still be completed.
   virtual bool has_end(const EmbeddedPosition& position) = 0;
 
-  // False if positions differ, or if it takes long to tell.
+  // Conservative equality: true only if both positions accept the same continuations.
+  // Cheap; false does not prove a difference.
   virtual bool are_equal(const EmbeddedPosition& a, const EmbeddedPosition& b) = 0;
 
-  // `followers`: the bytes that may follow the text. Exits without one of them below may
-  // be left out.
+  // The effect of all tokens. Computes it on a miss, at the cost of a mask. `followers`:
+  // the bytes that may follow the text. Exits with no such byte below them may be
+  // missing.
   virtual EmbeddedView view(const EmbeddedPosition& position, const ByteSet& followers) = 0;
 
-  // The same if it takes no work.
+  // The cached view, or nothing on a miss. Never computes a mask.
   virtual std::optional<EmbeddedView> known_view(const EmbeddedPosition& position, const ByteSet& followers) = 0;
 
-  // Fills a row with the tokens all of whose bytes belong to the embedded text.
+  // Fills a row with the tokens whose bytes all belong to the embedded text.
   virtual void fill(const EmbeddedPosition& position, uint32_t* row) = 0;
   virtual void expand(const Mask& mask, MaskRow& row) = 0;
 

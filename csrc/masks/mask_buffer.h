@@ -11,7 +11,8 @@
 
 namespace structout::engine {
 
-// A buffer of masks, and what its rows hold.
+// A buffer of masks with a record of the contents of each row, so that writing a
+// similar mask over an old one touches only the bits that differ; see MaskRow.
 class MaskBuffer {
  public:
   // `address`: of the first row. `row_bytes`: from one row to the next.

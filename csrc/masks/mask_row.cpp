@@ -7,7 +7,8 @@
 
 namespace structout::engine {
 
-// Nothing here throws: where there is no memory for what a row holds, it is forgotten.
+// Nothing here throws: without memory for the record of a row, the record is dropped
+// and the next mask is written in full.
 void MaskRow::write(RowKey mask, const BaseRow& base, const std::vector<uint32_t>& flipped) {
   bool is_like_before = content_ != nullptr && content_->base == base.key;
   if (is_like_before) {
@@ -46,7 +47,7 @@ void MaskRow::set(uint32_t token, bool is_allowed) {
   flip(token);
 }
 
-// Takes back what was set later than the mask.
+// Flips back the bits that set() has changed since the mask was written.
 void MaskRow::restore_mask() {
   std::vector<uint32_t>& tokens = content_->overruled;
   for (uint32_t token : tokens) flip(token);

@@ -1,4 +1,4 @@
-// Where a mask is written.
+// The rows of memory that masks are written to.
 #pragma once
 
 #include <algorithm>
@@ -8,12 +8,12 @@
 
 namespace structout::engine {
 
-// Names the words of a row: rows of the same key are equal, in the whole process. The upper
-// half is a unique_number() of what keeps the row.
+// Identifies the contents of a row: rows of the same key are equal, in the whole process.
+// The upper half is the unique_number() of the store or vocabulary that owns the row.
 using RowKey = uint64_t;
 constexpr RowKey kNoRow = 0, kRowOfNone = 1, kRowOfAll = 2;
 
-// The words that a mask is like.
+// The row that a mask is stored as a diff against.
 struct BaseRow {
   RowKey key;
   const uint32_t* words;  // null for the rows below
@@ -23,7 +23,8 @@ struct BaseRow {
 
 constexpr BaseRow kNoTokens{kRowOfNone, nullptr}, kAllTokens{kRowOfAll, nullptr};
 
-// What a row in memory holds: the words of a base but for the bits of some tokens.
+// A record of the contents of a row in memory: a base row in which the bits of some
+// tokens are flipped.
 struct RowContent {
   RowKey base = kNoRow;
   RowKey mask = kNoRow;             // the base with the bits of `flipped` tokens flipped
@@ -33,16 +34,16 @@ struct RowContent {
   void forget() { base = mask = kNoRow; }
 };
 
-// A row of memory that a mask is written to. If it is known what the row holds, and the mask
-// is like that, only what differs is written: some cache lines instead of all of V / 8
-// bytes. A row that no cache keeps is put together elsewhere first, and then streamed; see
-// StreamedRows.
+// A row of memory that a mask is written to. If the record says that the row holds a mask
+// of the same base, only the bits that differ are written: some cache lines instead of one
+// bit for each token of the vocabulary. A row that no cache keeps is put together in
+// `scratch` and then streamed; see StreamedRows.
 //
-// When it is destroyed, also by an exception, the memory holds what `content` says.
+// After the destructor, also during an exception, the memory agrees with `content`.
 class MaskRow {
  public:
-  // `content`: of the row, kept up to date; null if nothing is known of it. `scratch`: words
-  // for rows that are streamed; null for others.
+  // `content`: the record of the row, which writes update; null to write without one.
+  // `scratch`: memory for a row that is streamed; null for other rows.
   MaskRow(uint32_t* words, size_t num_words, RowContent* content = nullptr, uint32_t* scratch = nullptr)
       : words_(words), num_words_(num_words), content_(content), scratch_(scratch), present_(words) {}
   ~MaskRow();
@@ -54,13 +55,13 @@ class MaskRow {
   // Writes a base as it is.
   void write(const BaseRow& base) { write(base.key, base, {}); }
 
-  // The words, of which each has to be written.
+  // The words of the row, for a caller that writes every one of them. Drops the record.
   uint32_t* overwrite() {
     if (content_ != nullptr) content_->forget();
     return present_ = new_words();
   }
 
-  // The mask as far as it is written:
+  // The mask so far:
   const uint32_t* words() const { return present_; }
   bool allows(uint32_t token) const { return (present_[token >> 5] >> (token & 31) & 1) != 0; }
   void set(uint32_t token, bool is_allowed);

@@ -1,4 +1,4 @@
-// Masks of a vocabulary, each kept once in its smallest form.
+// A store of the different masks over a vocabulary, each once and in a compact form.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,17 @@ struct Mask {
   bool is_empty() const { return kind == MaskKind::kAllowed && words.empty(); }
 };
 
-// Masks of one constraint are often alike, so a mask may be kept as what it differs in from
-// one that was used like that, or added, not long ago. Threads may share it.
+// Masks of one constraint are similar, so a mask may be stored as a list of allowed tokens,
+// or as a diff against the row of all tokens with bytes or against one of the kMaxCompared
+// most recently used full rows. Threads may share a store: add() locks it, expand() does
+// not. add() of a known mask costs a hash of the row and a comparison; a new one also a few
+// passes over the row.
 class MaskStore {
  public:
   explicit MaskStore(std::shared_ptr<const VocabularyTrie> vocabulary) : vocabulary_(std::move(vocabulary)) {}
 
-  // The mask of a row, which has no bits of stop tokens. Null if too many bytes are kept.
+  // The stored mask that equals a row without stop tokens, a new one if there is none.
+  // Null if the store is full (64 MiB).
   const Mask* add(const uint32_t* row);
   void expand(const Mask& mask, MaskRow& row) const;
   void expand(const Mask& mask, uint32_t* words) const {

@@ -1,4 +1,4 @@
-// Writes rows that are too many for the caches past them.
+// Non-temporal stores for buffers that are larger than the caches.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,9 @@ namespace structout::engine {
 // stores").
 class StreamedRows {
  public:
-  // Whether rows of so many bytes together, which alternate with others, leave the caches
-  // before they are written again. Processors tell how large their caches are, but not how
-  // many others share them.
+  // True above a fixed size, 16 MiB: rows of so many bytes in total are likely to leave
+  // the caches before they are written again. The size is a constant because processors
+  // tell how large their caches are, but not how many others share them.
   static bool is_better(size_t bytes) {
 #if defined(__SSE2__)
     return bytes > size_t{16} << 20;

@@ -21,7 +21,7 @@ StringTokens::StringTokens(const VocabularyTrie& vocabulary)
   const Automaton strings = any_string_content();
   const std::vector<VocabularyTrie::Node>& nodes = vocabulary.nodes();
   struct Reading {
-    uint32_t state = kBoundary;  // of strings; kDead after the string
+    uint32_t state = kBoundary;  // of the automaton of strings; kDead after the string
     bool is_plain = true;
     uint32_t last_bytes = 0;  // three of them
     uint32_t num_characters = 0;

@@ -1,4 +1,4 @@
-// How the tokens of a vocabulary go on inside a JSON string that may contain anything.
+// The tokens of a vocabulary, read from inside an unconstrained JSON string.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +11,21 @@ namespace structout::engine {
 
 class VocabularyTrie;
 
+// Computed once for each vocabulary: the mask of a position inside an unconstrained
+// string is a copy of `inner_row` and a walk over the trie of `exits`. Strings have the
+// canonical spelling (Spelling::kJsonCanonical).
 struct StringTokens {
   explicit StringTokens(const VocabularyTrie& vocabulary);
   ~StringTokens();
 
-  // Tokens that stay inside the string, as a mask. A character or an escape may be
+  // The mask of the tokens that stay inside the string. A character or an escape may be
   // incomplete at the end.
   std::vector<uint32_t> inner_row;
 
-  // What stands after the first quote that ends the string: the different texts, as a
-  // vocabulary, and the tokens that end in each. Some tokens end with the quote.
+  // Tokens that leave the string, by their bytes after the closing quote. `exits` is a
+  // vocabulary of these different texts, for example `,` and `}` of the tokens `",` and
+  // `a"}`; tokens_of_exit[i] lists the tokens that end in text i. Tokens that end with
+  // the quote are in tokens_that_end.
   std::unique_ptr<const VocabularyTrie> exits;
   std::vector<std::vector<uint32_t>> tokens_of_exit;
   std::vector<uint32_t> tokens_that_end;
@@ -32,16 +37,17 @@ struct StringTokens {
   std::vector<uint32_t> plain;             // in the order of VocabularyTrie::tokens()
   std::vector<uint32_t> num_plain_before;  // each position of VocabularyTrie::tokens()
   std::vector<uint32_t> height;            // of each node: bytes that the longest token below it has more
-  std::vector<uint8_t> is_after_plain;     // whether whole plain characters, or nothing, lead to each node
+  std::vector<uint8_t> is_after_plain;     // true if whole plain characters, or nothing, precede the node
   std::vector<uint64_t> classes;           // of the characters of each node's last byte and of those below
 
-  // How many characters each token adds to the string, one of which may be incomplete.
+  // Tokens by the number of characters that they add to the string. An incomplete last
+  // character counts as one.
   static constexpr uint32_t kNumLengths = 32;
   std::vector<std::vector<uint32_t>> rows_up_to;      // the tokens that add at most 0, 1, ... kNumLengths - 1
   std::vector<std::pair<uint32_t, uint32_t>> longer;  // the number of characters and the token, for the others
 
-  // The nodes on the way to the other tokens that stay inside the string or end it, and
-  // how many of them come before each node.
+  // The nodes on the paths to all other tokens that stay inside the string or end it,
+  // and for each node the number of them that come before it.
   std::vector<uint32_t> special_nodes;
   std::vector<uint32_t> num_special_before;
 

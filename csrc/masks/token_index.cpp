@@ -69,8 +69,10 @@ void TokenIndex::walk(uint32_t state, Visit visit) const {
   });
 }
 
-// Where every byte is a token, tokens lead wherever bytes lead. Otherwise a state may be
-// one that no sequence of tokens leads out of, or in the middle of tokens only.
+// If every edge has a byte that is a token of its own, tokens lead wherever bytes lead,
+// and all states are live. Otherwise a state, for example one in the middle of a long
+// token, may have no way by tokens to an accepting state; a search backwards from the
+// accepting states finds the live ones.
 void TokenIndex::find_live_states() {
   uint32_t count = num_states();
   std::vector<uint32_t> before_begin(count + 1), before, pending;
@@ -165,8 +167,9 @@ std::string TokenIndex::forced(uint32_t state) const {
 }
 
 TokenClasses TokenIndex::token_classes(uint64_t max_bytes) const {
-  // The sum of a hash of each (state, target) of a token is the same for tokens of one
-  // class, whatever the order.
+  // Tokens of one class have the same set of (state, target) pairs. They are found by
+  // the sum of a hash of each pair, which does not depend on the order; 128 bits make
+  // collisions negligible.
   struct Sum {
     uint64_t low = 0, high = 0;
     bool operator==(const Sum& other) const { return low == other.low && high == other.high; }

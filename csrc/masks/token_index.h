@@ -14,17 +14,17 @@
 
 namespace structout::engine {
 
-// Which class each token belongs to, and where each class leads from each state. The
-// tokens of a class lead to the same state from every state. Those of class 0 lead
-// nowhere.
+// The transitions of all tokens as a table by state and class of token. Tokens of one
+// class lead to the same state from every state. Tokens of class 0 are never allowed.
 struct TokenClasses {
   std::vector<int32_t> class_of_token;
   std::vector<int32_t> next;  // [state][class], -1: not allowed
   uint32_t num_classes = 0;
 };
 
-// Threads may share it. A mask is computed when it is first needed; states with equal
-// masks share one.
+// Threads may share it. A state's mask is computed on its first use, by a walk over the
+// vocabulary's trie that stops at bytes the automaton refuses. Later uses copy it,
+// unless the store of masks was full. States with equal masks share one.
 class TokenIndex {
  public:
   TokenIndex(Automaton automaton, std::shared_ptr<const VocabularyTrie> vocabulary);
@@ -35,7 +35,8 @@ class TokenIndex {
   uint32_t num_states() const { return automaton_.num_states(); }
   bool accepts(uint32_t state) const { return automaton_.accepts(state); }
 
-  // Whether tokens lead from the state to the end of a text.
+  // True if some sequence of tokens leads from the state to an accepting one. The empty
+  // sequence counts.
   bool is_live(uint32_t state) const { return is_live_[state] != 0; }
 
   // Returns kDead if the token is not allowed, or is no token.
@@ -47,8 +48,8 @@ class TokenIndex {
     return state != kDead && is_live(state) ? state : kDead;
   }
 
-  // Writes a mask of vocabulary().row_words() words, without stop tokens. Returns
-  // whether it is empty.
+  // Writes a mask of vocabulary().row_words() words, without stop tokens. Returns true
+  // if it is empty.
   bool fill(uint32_t state, MaskRow& row) const;
   bool fill(uint32_t state, uint32_t* words) const {
     MaskRow row(words, vocabulary_->row_words());
@@ -57,8 +58,9 @@ class TokenIndex {
   bool has_mask(uint32_t state) const { return masks_[state].load(std::memory_order_acquire) != nullptr; }
   uint32_t num_masks() const { return store_.size(); }  // different ones, so far
 
-  // The number of the state's mask among the different ones, in the order in which they
-  // were first computed. Computes it if needed. kDead if too many bytes are kept.
+  // The number of the state's mask among the different masks, in the order in which
+  // they were first computed. Computes the mask on a miss. kDead if the store of masks
+  // is full.
   uint32_t mask_slot(uint32_t state) const;
 
   // The bytes that must follow.

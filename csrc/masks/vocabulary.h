@@ -1,4 +1,5 @@
-// The texts of all token ids, as a trie that all automata of a tokenizer share.
+// The bytes of all tokens of a tokenizer, as a trie that all grammars of the tokenizer
+// share.
 #pragma once
 
 #include <algorithm>
@@ -70,12 +71,12 @@ class VocabularyTrie {
 
   // The mask of all tokens with bytes.
   const std::vector<uint32_t>& text_row() const { return text_row_; }
-  // The same as a row that masks may differ from.
+  // text_row() as a base that masks are stored as a diff against.
   BaseRow text_base() const { return {RowKey{number_} << 32, text_row_.data()}; }
   bool has_byte(uint8_t byte) const { return has_byte_[byte]; }  // as a token of its own
   bool has_all_bytes() const { return std::find(has_byte_, has_byte_ + 256, false) == has_byte_ + 256; }
 
-  // Only if the constructor was asked for them.
+  // Exists only if `has_string_tokens` was true in the constructor.
   const StringTokens& string_tokens() const { return *string_tokens_; }
 
   const BytesBelow& bytes_below() const { return *bytes_below_; }

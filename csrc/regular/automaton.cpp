@@ -7,8 +7,7 @@ namespace structout::engine {
 
 namespace {
 
-// The edges of a state with classes for targets; edges that touch and lead to one class
-// are merged.
+// The edges of a state with classes as targets. Adjacent edges to one class are merged.
 void canonical_edges(const Edge* begin, const Edge* end, const std::vector<uint32_t>& classes,
                      std::vector<Edge>& edges) {
   edges.clear();

@@ -21,10 +21,11 @@ struct Edge {
   }
 };
 
-// An automaton in its one minimal form: from every state the end can be reached, no two
-// states accept the same texts, and states are numbered in the order of a breadth-first
-// search from the start, which is state 0. So equal languages have equal automata. An
-// automaton without states accepts nothing.
+// A deterministic automaton in its canonical minimal form. Invariants: every state is
+// reachable and reaches an accepting state, no two states accept the same texts, and
+// states are numbered in the order of a breadth-first search from the start, which is
+// state 0. So two automata are equal if and only if their languages are. The empty
+// language has no states.
 class Automaton {
  public:
   uint32_t num_states() const { return uint32_t(is_accepting_.size()); }
@@ -36,6 +37,7 @@ class Automaton {
   const Edge* begin(uint32_t state) const { return edges_.data() + edge_begin_[state]; }
   const Edge* end(uint32_t state) const { return edges_.data() + edge_begin_[state + 1]; }
 
+  // The state after a byte, or kDead. A binary search over the edges of the state.
   uint32_t next(uint32_t state, uint8_t byte) const {
     const Edge *low = begin(state), *high = end(state);
     while (low < high) {
@@ -72,7 +74,7 @@ class Automaton {
   std::vector<uint8_t> is_accepting_;
 };
 
-// Collects states and edges in any form.
+// Collects the states and edges of a deterministic automaton that need not be minimal.
 class AutomatonBuilder {
  public:
   // Adds the next state, with edges in the order of their bytes that do not overlap.
@@ -81,11 +83,13 @@ class AutomatonBuilder {
   uint32_t num_states() const { return uint32_t(is_accepting_.size()); }
   bool is_equal(uint32_t state, bool is_accepting, const std::vector<Edge>& edges) const;
 
-  // Brings the automaton with the given start into its minimal form. The builder is
-  // empty then.
+  // Removes useless states, merges equivalent ones and returns the minimal automaton
+  // with the given start. Leaves the builder empty. See coarsest_partition() for the
+  // cost.
   Automaton minimal(uint32_t start, Budget& budget);
 
-  // The same where no two states accept the same texts.
+  // Like minimal(), but without the search for equivalent states: the caller guarantees
+  // that no two states accept the same texts.
   Automaton numbered(uint32_t start);
 
  private:
@@ -100,6 +104,8 @@ class AutomatonBuilder {
   uint32_t start_ = kDead;
 };
 
+// By the product construction: at most (states of a + 1) * (states of b + 1) pairs are
+// visited, then the result is minimized.
 Automaton intersection(const Automaton& a, const Automaton& b, Budget& budget);
 Automaton union_of(const Automaton& a, const Automaton& b, Budget& budget);
 Automaton difference(const Automaton& a, const Automaton& b, Budget& budget);

@@ -9,8 +9,8 @@ namespace {
 
 enum class Operation { kIntersection, kUnion, kDifference };
 
-// Follows both automata side by side. A pair with kDead stands for a text that one of
-// them has refused.
+// The product construction: a state is a pair of states. kDead in a pair means that
+// this automaton has refused the text already.
 class Product {
  public:
   Product(const Automaton& a, const Automaton& b, Operation operation, Budget& budget)
@@ -36,7 +36,8 @@ class Product {
     return operation_ == Operation::kUnion ? a || b : operation_ == Operation::kIntersection ? a && b : a && !b;
   }
 
-  // Whether nothing can be accepted from here.
+  // True if the result accepts nothing from the pair, for example an intersection with
+  // kDead on one side.
   bool is_hopeless(uint32_t a, uint32_t b) const {
     return operation_ == Operation::kUnion          ? a == kDead && b == kDead
            : operation_ == Operation::kIntersection ? a == kDead || b == kDead
@@ -67,7 +68,8 @@ class Product {
     }
   }
 
-  // The target for the byte `first`, and in `last` how far it stays the same.
+  // The target for the byte `first`. Lowers `last` to the last byte with the same
+  // target.
   static uint32_t target_at(const Edge* edge, const Edge* end, int first, int& last) {
     if (edge == end) return kDead;
     if (edge->first > first) {

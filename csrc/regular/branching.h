@@ -1,4 +1,4 @@
-// An automaton that texts leave in several ways.
+// Automata with numbered exits.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,10 @@
 
 namespace structout::engine {
 
-// Unlike an Automaton it need not be minimal, and it tells where a text goes on: an exit
-// has a number, and the part of a grammar that holds this automaton has a child for each.
+// A deterministic automaton that texts leave through exits instead of accepting states.
+// The part of a grammar that holds it has a child for each exit, which reads what
+// follows. For example, tags::free_text() has an exit for each text that ends the
+// search. Unlike an Automaton it need not be minimal.
 struct Branching {
   struct State {
     std::vector<Edge> edges;      // by increasing bytes, without overlaps
@@ -17,8 +19,8 @@ struct Branching {
   };
   std::vector<State> states;  // the start is state 0
 
-  // By exit: whether the text comes back to the start after the child. The others leave
-  // for good.
+  // By exit: 1 if the text returns to the start after the child, 0 if it leaves the
+  // part.
   std::vector<uint8_t> returns;
 };
 

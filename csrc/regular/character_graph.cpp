@@ -39,6 +39,8 @@ CodePointSet difference(const CodePointSet& set, const CodePointSet& removed) {
   return others.complement();
 }
 
+// Equal nodes are shared by their edges (`known_`), so the graph of a large set, such as
+// every character but a few, stays small.
 class GraphBuilder {
  public:
   explicit GraphBuilder(Spelling spelling) : spelling_(spelling) {}
@@ -105,8 +107,8 @@ class GraphBuilder {
     return edges;
   }
 
-  // What follows a backslash: a letter for some of the characters in `set`, or `u` and
-  // the number of one in `numbered`.
+  // The node after a backslash: a letter for the characters in `set` that have a short
+  // escape, or `u` and hexadecimal digits for those in `numbered`.
   uint32_t escape_node(const CodePointSet& set, const CodePointSet& numbered) {
     std::vector<Edge> edges;
     for (ShortEscape escape : kShortEscapes) {

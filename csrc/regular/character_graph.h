@@ -1,4 +1,5 @@
-// The spellings of one character as an automaton.
+// The spellings of one character of a set as an automaton: UTF-8, or JSON escapes such
+// as \u00e9.
 #pragma once
 
 #include <cstdint>

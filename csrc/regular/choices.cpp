@@ -11,6 +11,8 @@ namespace structout::engine {
 
 namespace {
 
+// `path_` has the states along the last text that may still get edges. States off that path
+// are final: equal ones are one state in `builder_`.
 class ChoiceBuilder {
  public:
   // Texts come in order.

@@ -9,6 +9,7 @@ namespace {
 constexpr uint32_t kFirstSurrogate = 0xD800, kLastSurrogate = 0xDFFF;
 constexpr uint32_t kLargestOfLength[] = {0x7F, 0x7FF, 0xFFFF, kLastCodePoint};
 
+// Writes the UTF-8 form of a code point and returns its length.
 int encode(uint32_t code, uint8_t bytes[4]) {
   if (code <= 0x7F) {
     bytes[0] = uint8_t(code);
@@ -45,6 +46,7 @@ void add_sequences(uint32_t first, uint32_t last, std::vector<Utf8Sequence>& seq
   sequences.push_back(sequence);
 }
 
+// Adds the range without U+D800 to U+DFFF, which have no UTF-8 form.
 void add_without_surrogates(uint32_t first, uint32_t last, std::vector<Utf8Sequence>& sequences) {
   if (first < kFirstSurrogate && last >= kFirstSurrogate) {
     add_sequences(first, kFirstSurrogate - 1, sequences);

@@ -17,12 +17,12 @@ Automaton compile_regex(const std::string& pattern, const Limits& limits);
 Automaton compile_json_string(const std::vector<std::string>& patterns, uint32_t min_length, uint32_t max_length,
                               const Limits& limits);
 
-// What stands between the quotes of a JSON string in canonical spelling
-// (Spelling::kJsonCanonical), in whose value the pattern matches somewhere.
+// The contents (the bytes between the quotes) of the JSON strings in canonical spelling
+// (Spelling::kJsonCanonical) in whose value the pattern matches somewhere.
 Automaton compile_string_content(const std::string& pattern, const Limits& limits);
 
-// The content of all strings in canonical spelling. The start is the only accepting
-// state: the others stand inside a character.
+// The contents of all strings in canonical spelling. The start is the only accepting
+// state; all other states are in the middle of a character.
 Automaton any_string_content();
 
 // The content of one string. Throws std::invalid_argument for what is not UTF-8.
@@ -31,7 +31,8 @@ std::string spelled_canonically(const std::string& utf8);
 // The content of each of the strings.
 Automaton exact_string_contents(const std::vector<std::string>& values);
 
-// Exactly the given texts, in any order. The time is linear in their length.
+// The automaton of a list of texts, which may come in any order. Time after sorting is
+// linear in their total length.
 Automaton compile_choices(std::vector<std::string> texts);
 
 }  // namespace structout::engine

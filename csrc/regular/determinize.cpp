@@ -1,4 +1,4 @@
-// The subset construction, with lookaheads and anchors.
+// The subset construction (Rabin and Scott, 1959), with lookaheads and anchors.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -14,8 +14,8 @@ namespace structout::engine {
 
 namespace {
 
-// A node, whether the text must have ended there ($ was passed), and the number of a
-// list of open conditions: the lookaheads passed on the way, each with the state of its
+// A node, a flag that the text must end there ($ was passed), and the number of a list
+// of open conditions: the lookaheads passed on the way, each with the state of its
 // automaton.
 using Item = uint64_t;
 
@@ -34,7 +34,9 @@ struct LookaheadCondition {
   }
 };
 
-// Lists of conditions that all must hold. Number 0 is the empty list.
+// Lists of conditions that all must hold. Equal lists have one number, and number 0 is
+// the empty list. Conditions that already hold for every rest are dropped, so that
+// lists stay short.
 class ConditionLists {
  public:
   ConditionLists(const Nfa& nfa, const Budget& budget) : nfa_(nfa), budget_(budget) { number_of({}); }
@@ -60,7 +62,8 @@ class ConditionLists {
     return number_of(std::move(conditions));
   }
 
-  // Whether the text may end here.
+  // True if every condition of the list accepts the empty rest, so that the text may
+  // end here.
   bool hold(uint32_t list) const {
     return std::all_of(lists_[list].begin(), lists_[list].end(), [this](const LookaheadCondition& condition) {
       return automaton_of(condition.automaton).accepts(condition.state);
@@ -111,6 +114,9 @@ class ConditionLists {
 
 }  // namespace
 
+// Items are sorted, so a set of items has one form and one number. An expansion costs a
+// step for each interval of bytes under an edge of an item, and for each node of the new
+// closures.
 class SubsetStates::Implementation {
  public:
   Implementation(const Nfa& nfa, Budget& budget)

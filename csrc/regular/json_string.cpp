@@ -39,6 +39,8 @@ Automaton with_match(const std::string& regex, Spelling spelling, Budget& budget
   return spelled(pattern, spelling, budget);
 }
 
+// Puts quotes around the content: state i becomes i + 1, between a new start and a new end.
+// Minimal if `content` is.
 Automaton quoted(const Automaton& content) {
   if (content.num_states() == 0) return {};
   uint32_t count = content.num_states(), end = count + 1;

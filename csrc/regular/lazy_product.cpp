@@ -17,10 +17,11 @@ bool contains(const ComponentSet& set, int64_t component) {
   return set[size_t(component) / kWordBits] >> (size_t(component) % kWordBits) & 1;
 }
 
-// What is known about a condition on later texts.
+// Three-valued logic for conditions on later texts. kNot mirrors the order, kAnd is the
+// minimum, kOr the maximum.
 enum class Truth : uint8_t { kFalse, kUnknown, kTrue };
 
-// Evaluates a condition. `truth_of` returns what is known about a component.
+// Evaluates a condition. `truth_of` returns the Truth of a component number.
 template <typename TruthOf>
 Truth evaluate(const Condition& condition, TruthOf truth_of) {
   std::vector<Truth> operands;

@@ -9,10 +9,13 @@ namespace {
 
 constexpr uint64_t kEdgesPerNode = 4;  // on average, at most
 
-// How deep parts may lie inside each other, for each group that may be open. The parts
-// of a rule lie inside every reference to it.
+// Nesting of parts that is allowed for each level of Limits::nesting. The parts of a
+// rule count as nested in every reference to it.
 constexpr uint32_t kDepthPerGroup = 16;
 
+// Builds from the end: each part is compiled with the node that follows it, so no node has
+// to be linked afterwards except where there are loops. Repetitions with bounds are copied
+// out: x{2,4} becomes xx(x(x)?)?.
 class NfaBuilder {
  public:
   NfaBuilder(const Pattern& pattern, Spelling spelling, Budget& budget)
@@ -155,7 +158,7 @@ class NfaBuilder {
 
   uint32_t compile_lookahead(const Part& part, uint32_t next) {
     if (num_repetitions_ > 0) throw PatternError("a lookahead inside a repetition is not supported", false);
-    // Whatever follows what the condition asks for: any bytes.
+    // Any bytes may follow a match of the lookahead.
     uint32_t rest_begin = uint32_t(nfa_.targets.size());
     nfa_.targets.insert(nfa_.targets.end(), {0, 0});
     uint32_t rest = add({NodeKind::kSplit, rest_begin, 2});

@@ -12,7 +12,7 @@ namespace structout::engine {
 
 enum class NodeKind : uint8_t { kBytes, kSplit, kStart, kEnd, kLookahead, kAccept };
 
-// Where matching may stand, in front of:
+// A position of the matching, in front of:
 //   kBytes      one byte of the edges [begin, begin + count) of Nfa::edges
 //   kSplit      any of the nodes [begin, begin + count) of Nfa::targets
 //   kStart      the node `begin`, at the start of the text only
@@ -25,13 +25,16 @@ struct Node {
   uint32_t count = 0;
 };
 
-// What must hold for the rest of a text. Such a condition is followed beside the nodes,
-// so its automaton accepts whole texts: what it asks for, then anything.
+// The condition of a lookahead on the rest of the text. It is checked in parallel with
+// the nodes that follow, so its automaton accepts the whole rest: a match of the
+// lookahead, then any bytes. For a negative lookahead it is the complement of that.
 struct Lookahead {
   Automaton at_start;  // where the rest is the whole text
   Automaton inside;
 };
 
+// A nondeterministic automaton. It may have several components, the parts of build_nfa():
+// the nodes of part i have the numbers from component_ends[i - 1] to component_ends[i].
 struct Nfa {
   std::vector<Node> nodes;
   std::vector<Edge> edges;  // to nodes
@@ -45,8 +48,9 @@ struct Nfa {
 // node of its own. Parts of the kinds kText and kAutomaton ignore the spelling.
 Nfa build_nfa(const Pattern& pattern, const std::vector<uint32_t>& parts, Spelling spelling, Budget& budget);
 
-// The texts that lead from a node to an accepting one. `is_at_start`: whether ^ matches
-// at the node.
+// The minimal automaton of the texts that lead from a node to an accepting one: the
+// subset construction (Rabin and Scott, "Finite automata and their decision problems",
+// 1959), then minimization. `is_at_start`: true if ^ matches at the node.
 Automaton determinize(const Nfa& nfa, uint32_t start, bool is_at_start, Budget& budget);
 
 }  // namespace structout::engine

@@ -20,17 +20,17 @@ Predecessors::Predecessors(uint32_t num_states, const std::vector<std::pair<uint
   for (auto [source, target] : edges) states[cursor[target]++] = source;
 }
 
-// States are compared by their signatures.
 // When a class splits, its largest part keeps the number, so that a state changes its
-// class a logarithmic number of times; only states with an edge to a changed one are
-// compared again.
+// class a logarithmic number of times (the idea of Hopcroft, "An n log n algorithm for
+// minimizing states in a finite automaton", 1971). Only states with an edge to a
+// changed one are compared again.
 std::vector<uint32_t> coarsest_partition(const std::vector<uint32_t>& initial, const Predecessors& predecessors,
                                          const Signature& sign_into, Budget& budget) {
   uint32_t count = uint32_t(initial.size());
   const auto& [before_begin, before] = predecessors;
 
-  // members[class_begin[c] ... class_end[c]] are the states of class c. Those that have
-  // to be compared again come first, up to changed_end[c].
+  // members[class_begin[c] ... class_end[c]] are the states of class c. States that
+  // must be compared again come first, up to changed_end[c].
   std::vector<uint32_t> classes(count), members(count), position(count);
   std::vector<uint32_t> class_begin, class_end, changed_end;
   std::vector<uint32_t> pending;

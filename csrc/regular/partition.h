@@ -18,12 +18,14 @@ struct Predecessors {
   std::vector<uint32_t> begin, states;
 };
 
-// Appends what equivalent states share, beside the class they begin with: the labels of
-// their edges with the classes of the targets.
+// Appends the signature of a state: the labels of its edges with the classes of their
+// targets. States are equivalent if they are in one initial class and their signatures
+// are equal.
 using Signature = std::function<void(uint32_t state, const std::vector<uint32_t>& classes, std::vector<uint64_t>& out)>;
 
 // Splits classes of states until all states of a class have one signature. Returns the
-// class of each state, and changes no more of the `initial` classes than it must.
+// class of each state: the coarsest such partition that refines `initial`. Each state
+// changes its class at most log2(number of states) times.
 std::vector<uint32_t> coarsest_partition(const std::vector<uint32_t>& initial, const Predecessors& predecessors,
                                          const Signature& sign, Budget& budget);
 

@@ -27,6 +27,9 @@ int hex_value(uint32_t code) {
   return lower >= 'a' && lower <= 'f' ? int(lower - 'a') + 10 : -1;
 }
 
+// A recursive-descent parser. `depth` counts the groups around the present place. Errors of
+// syntax fail(), features that a finite automaton or this engine lacks are refuse()d; both
+// give the place in the pattern.
 class Parser {
  public:
   Parser(const std::string& text, const Limits& limits, Pattern& pattern)
@@ -73,7 +76,8 @@ class Parser {
     return add(std::move(part));
   }
 
-  // Patterns consist mostly of single characters that repeat.
+  // Equal characters share a set: patterns consist mostly of a few characters that
+  // repeat. So NfaBuilder builds the graph of each only once.
   uint32_t add_character(uint32_t code) {
     auto [found, is_new] = set_of_character_.try_emplace(code, uint32_t(pattern_.sets.size()));
     if (is_new) pattern_.sets.push_back(CodePointSet{{code, code}});
@@ -149,6 +153,7 @@ class Parser {
     return add(std::move(lookahead));
   }
 
+  // Takes the name of a group, (?<name> or (?P<name>, and drops it: captures do not matter.
   void parse_group_name() {
     if (is_next('<') && (is_next('=', 1) || is_next('!', 1))) refuse("lookbehind is not supported");
     if (is_next('P') && is_next('=', 1)) refuse("backreferences are not supported");
@@ -300,6 +305,7 @@ class Parser {
     return check_not_surrogate(uint32_t(value));
   }
 
+  // A high and a low surrogate, \uD83D\uDE00 for example, are one character.
   uint32_t parse_unicode_escape() {
     if (is_next('{')) return parse_braced_number();
     uint32_t code = parse_number(4);
@@ -319,6 +325,7 @@ class Parser {
     return code;
   }
 
+  // The characters between [ and ].
   CodePointSet parse_class() {
     bool is_negated = take('^');
     if (is_next(']')) refuse("a class that begins with ] is read in two ways and not supported: write \\]");

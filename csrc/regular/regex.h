@@ -37,7 +37,8 @@ enum class PartKind : uint8_t {
 
 constexpr uint32_t kUnbounded = UINT32_MAX;
 
-// A node of the syntax tree.
+// A node of the syntax tree. Nodes may share children, so the tree is a directed
+// acyclic graph; only rules make cycles.
 struct Part {
   PartKind kind;
   bool is_negative = false;          // of a lookahead
@@ -48,7 +49,7 @@ struct Part {
 
 constexpr uint32_t kUndefined = UINT32_MAX;
 
-// How a lexer reads a terminal.
+// The options of a terminal: where its lexeme ends.
 struct TerminalOptions {
   bool is_lazy = false;              // it ends as soon as it may
   bool ends_at_limit_only = false;   // after max_tokens, and nowhere else

@@ -15,7 +15,8 @@ constexpr uint32_t kUnvisited = UINT32_MAX;
 constexpr size_t kShownRules = 8;
 constexpr size_t kMaxShortText = 1'000;
 
-// Most terminals are texts, of which the states are the places between the bytes.
+// The automaton of one text, a chain of states, without a subset construction. Most
+// terminals are texts.
 Automaton chain(const std::string& text) {
   AutomatonBuilder builder;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -35,14 +35,16 @@ class Rules {
   uint32_t add_intersection(std::vector<uint32_t> parts);
   uint32_t add_complement(uint32_t part);
 
-  // A part that a lexer reads as one symbol.
+  // A terminal: a part that a lexer reads as one symbol.
   uint32_t add_terminal(uint32_t part, TerminalOptions options);
 
-  // A text of a language with a machine of its own, such as a JSON schema.
+  // A text of an embedded language: one with a machine of its own, such as a JSON
+  // schema.
   uint32_t add_embedded(std::shared_ptr<EmbeddedLanguage> language);
 
-  // One of some tokens, whatever their bytes are. The ranges may be in any order. Throws
-  // std::invalid_argument for a range that ends before it begins, or above kMaxToken.
+  // One token of a set of ids, whatever its bytes are, for example <|tool_call|>. The
+  // ranges may be in any order. Throws std::invalid_argument for a range that ends
+  // before it begins, or above kMaxToken.
   static constexpr uint32_t kMaxToken = (1u << 31) - 2;
   uint32_t add_tokens(TokenRanges ids);
 
@@ -55,6 +57,8 @@ class Rules {
   // a ::= "x" a | "y" is regular.
   void check_recursion(uint32_t root) const;
 
+  // The minimal automaton of a part. Throws PatternError if the part is not regular: if it
+  // has tokens, embedded languages, or recursion other than at the end of a rule.
   Automaton compile(uint32_t root, const Limits& limits) const;
 
   const Pattern& pattern() const { return pattern_; }

@@ -8,8 +8,8 @@
 
 namespace structout::engine {
 
-// The characters of a category, such as "Lu", "L" or "Uppercase_Letter"; also "Any",
-// "ASCII" and "Assigned".
+// The characters of a category, such as "Lu", "L" or "Uppercase_Letter"; also of "Any",
+// "ASCII" and "Assigned". Nothing for an unknown name.
 std::optional<CodePointSet> characters_of_category(const std::string& name);
 
 }  // namespace structout::engine

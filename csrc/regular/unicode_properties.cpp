@@ -32,8 +32,9 @@ const Property* find_property(const std::string& name, bool is_script) {
   return nullptr;
 }
 
-// Distances, of which a character from '0' on has five bits and others follow, and one
-// from ']' on has the last five.
+// Decodes a list of increasing bounds, stored as distances in groups of five bits, low
+// bits first. A character from '0' on has five bits, and more follow; one from ']' on
+// has the last five.
 std::vector<uint32_t> unpacked(std::string_view packed) {
   std::vector<uint32_t> bounds;
   uint32_t bound = 0, shift = 0;
@@ -46,6 +47,8 @@ std::vector<uint32_t> unpacked(std::string_view packed) {
   return bounds;
 }
 
+// The set that begins at bounds[0], ends before bounds[1], begins again at bounds[2], and
+// so on.
 CodePointSet between(const std::vector<uint32_t>& bounds) {
   CodePointSet set;
   for (size_t i = 0; i < bounds.size(); i += 2) {

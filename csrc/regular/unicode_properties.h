@@ -8,12 +8,14 @@
 
 namespace structout::engine {
 
-// What stands between the braces: "Lu", "General_Category=Lu", "Script=Greek" or "sc=Grek",
-// "Script_Extensions=Greek" or "scx=Grek", or a binary property such as "Alphabetic" or
-// "Alpha".
+// The characters of a property. `name` is the text between the braces: "Lu",
+// "General_Category=Lu", "Script=Greek" or "sc=Grek", "Script_Extensions=Greek" or
+// "scx=Grek", or a binary property such as "Alphabetic" or "Alpha". Nothing for an unknown
+// name.
 std::optional<CodePointSet> characters_of_property(const std::string& name);
 
-// Whether a name is that of a script. Alone between the braces it means nothing.
+// True for the name of a script, such as "Greek". Without "Script=" such a name is
+// invalid between the braces.
 bool is_script(const std::string& name);
 
 }  // namespace structout::engine

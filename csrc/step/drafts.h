@@ -1,4 +1,4 @@
-// The places that the drafts of a text lead to.
+// The positions that the draft tokens of a text lead to.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,10 @@
 
 namespace structout::engine {
 
-// Numbers them as states of a matcher: `own` is the present place, those above it are drafts'.
-// Once the text has moved, the numbers mean nothing, but where it moves along the drafts its
-// places are known.
+// Gives each drafted place a state number of the matcher: `own` is the present place, and
+// the numbers above it are the drafts in the order in which they were added. The numbers
+// are valid until the text moves. If the accepted tokens are the drafted ones, follow()
+// returns their places, so that they need not be computed again.
 template <typename Place>
 class Drafts {
  public:
@@ -25,7 +26,8 @@ class Drafts {
     return own_ + uint32_t(drafts_.size());
   }
 
-  // Moves by a token. The place after it, or null if it was not drafted.
+  // Moves by a token. Returns the place after it, or null if it was not drafted;
+  // searches the drafts after the last one that was followed.
   const Place* follow(uint32_t token) {
     for (size_t i = moved_; i < drafts_.size(); ++i) {
       if (drafts_[i].before != own_ + moved_ || drafts_[i].token != token) continue;
@@ -40,7 +42,8 @@ class Drafts {
     moved_ = 0;
   }
 
-  // The same drafts with the places that `after` leads to. None once the text has moved.
+  // Computes the place of every draft anew, as after(place before, token). Returns no
+  // drafts once the text has moved.
   template <typename After>
   Drafts read_again(const Place& present, After after) const {
     Drafts again(own_);

@@ -10,7 +10,8 @@
 
 namespace structout::engine {
 
-// Its states are those of the automaton.
+// Its states are those of the index's automaton, so a state stays valid after the
+// matcher moves. The history is one state for each step: a rollback truncates a vector.
 class IndexMatcher final : public Matcher {
  public:
   // Throws std::invalid_argument if the automaton accepts nothing, or if a stop token is

@@ -20,14 +20,18 @@ namespace structout::engine {
 constexpr uint32_t kNoState = UINT32_MAX;
 constexpr uint32_t kFreeRow = kNoState - 1;  // in the place of a state
 
-// What all kinds of grammars share: stop tokens, the history of tokens, drafts. A kind
-// implements the hooks.
+// The matcher of one request: it accepts tokens, rolls them back, fills masks and looks
+// ahead along drafts. This class has the parts that all kinds of grammars share: stop
+// tokens, the token history, drafts, errors. Each kind of grammar implements the
+// private hooks.
 //
-// A state is the number of a position. It is valid until the matcher moves.
+// A state is a number that the kind of grammar gives to a position. It is valid until
+// the matcher moves.
 //
-// Grammars whose states are made when they are first needed may exceed their limits then.
-// Where a hook throws a runtime_error or bad_alloc, nothing is allowed, and error() tells
-// why. Where it throws OverAllowance, so does the call, which has changed nothing.
+// Grammars that create their states lazily may exceed a limit in any call. If a hook
+// throws a runtime_error (a LimitError, for example) or bad_alloc, nothing is allowed,
+// and error() has the message. If a hook throws OverAllowance, the call throws it too and
+// has changed nothing.
 //
 // Not safe to use from two threads at once.
 class Matcher {
@@ -45,11 +49,11 @@ class Matcher {
 
   bool is_reasoning() const { return !reasoning_.is_over(); }
 
-  // Whether any token may come next.
+  // True if every token may come next: during the reasoning, and after a stop token.
   bool is_unconstrained() const { return is_terminated() || is_reasoning(); }
 
-  // Why nothing was allowed, if it was not for the text: the last such error since the
-  // matcher has moved. Empty without one.
+  // The last error of a hook since the last accept, rollback or num_allowed: the reason
+  // why nothing was allowed, if the text is not to blame. Empty if there was none.
   const std::string& error() const { return error_; }
 
   // The last tokens of the text, `count` of them if there are as many.
@@ -127,7 +131,8 @@ class Matcher {
     return count;
   }
 
-  // Fills the mask of a state. Returns whether it allows anything.
+  // Fills the mask of a state. Returns true if it allows any token. The bits of stop
+  // tokens are set last, over those of fill_text().
   bool fill(uint32_t state, MaskRow& row) const {
     std::string error_before = std::exchange(error_, "");
     bool allows_text, can_stop, has_cleared = false;
@@ -156,7 +161,7 @@ class Matcher {
     return fill(state, row);
   }
 
-  // Whether any token may come next. Computes the mask, if it has not been.
+  // True if at least one token is allowed next. Costs a fill() of the present state.
   bool allows_any() const {
     std::vector<uint32_t> words(row_words());
     return is_unconstrained() || fill(current_state(), words.data());
@@ -165,10 +170,11 @@ class Matcher {
   // The state of the present position, which a stop token does not change.
   virtual uint32_t current_state() const = 0;
 
-  // Whether `fill` of the state is short: a copy of a mask that is kept.
+  // True if fill(state) only copies a stored mask: a cache hit. After false, fill() may
+  // have to compute the mask over the vocabulary.
   virtual bool has_mask(uint32_t state) const = 0;
 
-  // Asks for what the next call reads first, so that it does not wait for it.
+  // Prefetches the memory that the next call reads first. Only a hint to the processor.
   void prefetch() const {
     __builtin_prefetch(stop_tokens_.data());
     __builtin_prefetch(tokens_.data() + tokens_.size());
@@ -191,9 +197,9 @@ class Matcher {
     return std::find(stop_tokens_.begin(), stop_tokens_.end(), token) != stop_tokens_.end();
   }
 
-  // `stop_tokens` end a text. Inside of it only a grammar that names them has a place for
-  // them. Throws std::invalid_argument
-  // if one is not in the vocabulary.
+  // `stop_tokens` end a text, for example <|eot|>. Inside a text they are allowed only if
+  // the grammar itself names them; see reads_stop(). Throws std::invalid_argument if one
+  // is not in the vocabulary.
   Matcher(std::shared_ptr<const VocabularyTrie> vocabulary, std::vector<uint32_t> stop_tokens)
       : vocabulary_(std::move(vocabulary)), stop_tokens_(std::move(stop_tokens)) {
     for (uint32_t stop : stop_tokens_) {
@@ -205,7 +211,7 @@ class Matcher {
  private:
   // The hooks. `token` is in the vocabulary.
 
-  // What prefetch() does for the present position.
+  // Prefetches the present position, for prefetch().
   virtual void prefetch_place() const = 0;
 
   // Moves by a token. If it is not allowed, does nothing and returns false.
@@ -214,14 +220,14 @@ class Matcher {
   // Moves by bytes, as one step.
   virtual bool advance_bytes(const std::string& bytes) = 0;
 
-  // Whether a stop token has a place inside the text in the state. The other hooks get it
-  // only there.
+  // True if the grammar allows this stop token inside the text, in this state. Only then
+  // do the other hooks see it.
   virtual bool reads_stop(uint32_t, uint32_t) const { return false; }
 
   // Undoes the last `count` steps.
   virtual void drop(size_t count) = 0;
 
-  // Whether the text may end in the state.
+  // True if the text up to the state is complete, so that a stop token is allowed.
   virtual bool is_complete(uint32_t state) const = 0;
 
   // The state after a token. kNoState if it is not allowed.
@@ -231,7 +237,7 @@ class Matcher {
   // matter. Returns whether a token is allowed.
   virtual bool fill_text(uint32_t state, MaskRow& row) const = 0;
 
-  // What forced() returns.
+  // Implements forced() for texts after the reasoning.
   virtual std::string forced_bytes() const = 0;
 
   // The result of a hook, or `failed` where it throws.

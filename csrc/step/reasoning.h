@@ -9,8 +9,10 @@
 
 namespace structout::engine {
 
-// Everything up to the first uninterrupted occurrence of certain tokens is free. They are
-// searched for as Knuth, Morris and Pratt do.
+// All tokens are free up to the first occurrence of the end sequence, for example the
+// tokens of "</think>", as adjacent tokens. The search is that of Knuth, Morris and
+// Pratt, "Fast pattern matching in strings" (1977). The progress after each token is
+// stored, so a rollback truncates a vector.
 class Reasoning {
  public:
   Reasoning() = default;  // over at the start
@@ -22,13 +24,14 @@ class Reasoning {
   bool is_over() const { return is_over(matched()); }
   size_t num_tokens() const { return matched_after_.size(); }
 
-  // Reads tokens until it is over, or up to a value that is no token below `num_ids`.
-  // Returns how many it has read.
+  // Reads tokens until the reasoning is over, or up to a value that is no token below
+  // `num_ids`. Returns the number of tokens read.
   size_t read(const int64_t* tokens, size_t count, uint32_t num_ids) {
     return follow(tokens, count, num_ids, [&](uint32_t matched) { matched_after_.push_back(matched); });
   }
 
-  // What read() would return, and whether it would be over then.
+  // Like read(), but changes nothing. Returns the number of tokens it would read, and
+  // true if the reasoning would be over then.
   std::pair<size_t, bool> look_at(const int64_t* tokens, size_t count, uint32_t num_ids) const {
     uint32_t last = matched();
     size_t num_read = follow(tokens, count, num_ids, [&](uint32_t matched) { last = matched; });
@@ -42,7 +45,9 @@ class Reasoning {
   bool is_over(uint32_t matched) const { return matched == end_.size(); }
   uint32_t matched() const { return matched_after_.empty() ? 0 : matched_after_.back(); }
 
-  // How many tokens of the end the text ends with, from how many it did before `token`.
+  // The length of the longest prefix of the end sequence that is a suffix of the text
+  // with `token`. `matched` is that length before `token`, and less than the length of
+  // the end sequence.
   uint32_t matched_with(uint32_t matched, uint32_t token) const {
     while (matched > 0 && end_[matched] != token) matched = borders_[matched - 1];
     return end_[matched] == token ? matched + 1 : 0;

@@ -13,13 +13,13 @@ constexpr uint32_t kEmptyRow = kFreeRow - 2;   // of a row that others fill
 constexpr uint64_t kLookupWork = 3'000;  // of what is expected to be known: about 0.1 ms
 constexpr uint64_t kHeldWork = 30'000;   // before others may go on: about 1 ms
 
-// How much of the masks a thread copies at a time. With less, waking the threads would take
-// longer than what they save.
+// Mask bytes that a thread copies at a time. For smaller ranges, waking the threads would
+// take longer than what they save.
 constexpr size_t kGrainBytes = size_t{1} << 18;
 
-// Asks for the matchers of requests after the one at i. Their objects lie apart, and have
-// left the caches since the last step: waiting for one after the other takes longer than
-// what is done with them.
+// Prefetches the matchers of the next requests. Their objects are scattered in memory and
+// have left the caches since the last step: the cache misses, one after the other, would
+// take longer than the work.
 template <typename Requests>
 void prefetch_after(const Requests& requests, size_t i) {
   constexpr size_t kObjectsAhead = 8, kPlacesAhead = 4;
@@ -61,7 +61,7 @@ void Step::accept(const BeforeLongWork& before_long_work) {
   for (StepTokens* of : later) of->is_accepted = of->matcher->accept(tokens.data() + of->first_token, of->num_tokens);
 }
 
-// Finds out how many rows each request has, which depends on where it stands.
+// Gives each request its rows: none if it is unconstrained now, or else max_rows.
 void Step::lay_out() {
   ends.assign(1, 0);
   num_allowed.assign(requests.size(), 0);
@@ -94,7 +94,8 @@ void Step::plan(size_t i) {
   std::vector<uint32_t>& states = planned_states_;
   states.clear();
   if (request.is_tree) {
-    // The chain to each node. Trees are small, and their states are known after the first.
+    // The chain to each node. Each node replays its chain from node 0: trees are small,
+    // and the states of shared prefixes exist already.
     std::vector<std::vector<int64_t>> chains(count);
     states.resize(count);
     std::vector<uint32_t> along;
@@ -120,7 +121,8 @@ void Step::plan(size_t i) {
   is_planned_[i] = true;
 }
 
-// Whether filling a row is short. Never waits.
+// True if filling the row takes a lookup and a copy. Does not wait for another thread
+// that takes long: then it returns false.
 bool Step::has_mask(size_t row) const try {
   if (states_[row] == kUnplanned) return false;
   if (states_[row] == kFreeRow || states_[row] == kEmptyRow) return true;
@@ -149,7 +151,8 @@ bool Step::fill_row(size_t row, RowWriter& rows, size_t i) const {
   return rows.write(i, [&](MaskRow& to) { return write_row(row, to); });
 }
 
-// Returns how many steps of work are left. If they are not enough, the rows are empty.
+// Plans and fills the rows of a request. Returns the steps of `work` that remain, or
+// nothing if they were not enough; then the rows allow nothing.
 std::optional<uint64_t> Step::fill_request(size_t i, uint64_t work, RowWriter& rows, bool may_wait) {
   size_t first = size_t(ends[i]), last = size_t(ends[i + 1]);
   int32_t allowed_before = num_allowed[i];
@@ -169,8 +172,8 @@ std::optional<uint64_t> Step::fill_request(size_t i, uint64_t work, RowWriter& r
   }
 }
 
-// Fills the rows of requests whose masks are known, on several threads. Returns those that
-// were not after all.
+// Fills the rows of requests with stored masks, on several threads. Returns the requests
+// for which that failed.
 std::vector<size_t> Step::fill_known(const std::vector<size_t>& known, MaskBuffer& masks, ThreadPool& pool) {
   std::vector<uint8_t> is_filled(known.size());
   size_t grain_size = std::max<size_t>(1, kGrainBytes * requests.size() / (num_rows() * masks.row_bytes() + 1));
@@ -218,7 +221,8 @@ uint64_t Step::run(uint64_t work, MaskBuffer& masks, const BeforeLongWork& befor
   }
   uint64_t left = work;
   bool is_long = false;
-  // Many dear ones leave something for others after them.
+  // Two rounds, with small shares first: cheap requests finish even if many expensive
+  // ones come before them.
   for (uint64_t share : {work / 32, work / 4}) {
     std::vector<size_t> over;
     for (size_t i : later) {

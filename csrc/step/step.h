@@ -1,4 +1,4 @@
-// A decoding step of many requests: their tokens, and the masks that follow.
+// A decoding step of a batch of requests: accepts their tokens and fills their masks.
 #pragma once
 
 #include <algorithm>
@@ -16,14 +16,15 @@
 
 namespace structout::engine {
 
-// What a step asks of one request.
+// The input of a step for one request: its matcher and its draft tokens, a chain or a
+// tree.
 struct StepRequest {
   Matcher* matcher = nullptr;  // null if others fill its rows, which are left empty
   size_t first_draft = 0;      // among the drafts of the step
   size_t num_drafts = 0;
   size_t max_rows = 1;  // all of them, if `matcher` is null
-  // Whether it needs no masks in this step, such as after its end. If `matcher` is null; else
-  // the step finds out.
+  // True if the request needs no masks in this step, for example after its end: it gets no
+  // rows. The caller sets it only if `matcher` is null; otherwise the step does.
   bool is_unconstrained = false;
 
   // Drafts from grammar_start on advance the matcher, rows from constraint_start on are
@@ -46,11 +47,14 @@ struct StepTokens {
   bool is_accepted = false;
 };
 
-// One step. accept() comes first and run() next. Both must be over before a
-// matcher moves again. Not safe to use from two threads at once.
+// One step of the batch: accept(), then run(), then finish() for the requests in
+// `unfinished`. Nothing else may move the matchers until the last call is over.
+// Requests with stored masks are filled first, the others then share a budget of work.
+// Not safe to use from two threads at once.
 class Step {
  public:
-  // Is called once, before work that may take long, so that other threads may go on.
+  // Called before work that may take long; the Python bindings release the global lock
+  // in it.
   using BeforeLongWork = std::function<void()>;
 
   std::vector<StepTokens> drawn;
@@ -64,10 +68,10 @@ class Step {
   // Accepts what each request has drawn: all of it, or nothing. Once.
   void accept(const BeforeLongWork& before_long_work);
 
-  // Plans and fills all rows. Masks that have to be computed take at most `work` steps
-  // together, and a quarter of it for one request. Where that is not enough, the rows of
-  // the request stay empty and it is unfinished. Returns the steps taken. `pool`, unless
-  // null, shares the copying of masks that are known.
+  // Plans and fills all rows. Computing masks takes at most `work` steps of a Budget in
+  // total, and a quarter of that in one attempt for one request. A request that needs
+  // more becomes unfinished, and its rows allow nothing. Returns the steps taken.
+  // `pool`, unless null, copies stored masks on several threads.
   uint64_t run(uint64_t work, MaskBuffer& masks, const BeforeLongWork& before_long_work, ThreadPool* pool);
 
   // Fills the rows of an unfinished request with at most `work` steps. Returns how many

@@ -13,7 +13,8 @@ namespace utf8 = engine::utf8;
 
 namespace {
 
-// The trie of some texts, with the longest of their beginnings that each text ends with.
+// The automaton of Aho and Corasick for some texts. A node stands for the longest suffix
+// of the text read so far that is a prefix of one of them.
 class Matcher {
  public:
   static constexpr uint32_t kRoot = 0, kNone = UINT32_MAX;
@@ -30,7 +31,7 @@ class Matcher {
   uint32_t depth(uint32_t node) const { return nodes_[node].depth; }
   uint8_t rest(uint32_t node) const { return nodes_[node].rest; }
 
-  // The texts that end here, of the longest length first.
+  // The numbers of the texts that end here, longest first.
   const std::vector<uint32_t>& ending(uint32_t node) const { return nodes_[node].ending; }
 
  private:
@@ -92,8 +93,10 @@ class Matcher {
   std::vector<Node> nodes_;
 };
 
-// Collects the states. Where an excluded text has ended, only a stop that has begun before
-// saves the text: such a state knows how many bytes ago that was.
+// Collects the states. After an excluded text has ended, the text is allowed only if a
+// stop that began before the end of the excluded text completes: such a "saved" state
+// counts the bytes since that end. A stop "<end>" may thus contain the excluded text
+// "end".
 class FreeText {
  public:
   FreeText(const std::vector<std::string>& stops, const std::vector<std::string>& excluded, uint32_t num_anywhere,
@@ -135,7 +138,8 @@ class FreeText {
     return longest;
   }
 
-  // Each node's longest ending that begins a stop.
+  // Maps each node of `all_` to the node of `only_stops_` for the longest prefix of a
+  // stop that its text ends with.
   void find_begun_stops() {
     begun_.assign(all_.size(), Matcher::kNone);
     begun_[Matcher::kRoot] = Matcher::kRoot;

@@ -1,4 +1,4 @@
-// Text between tags.
+// Free text up to a tag or another stop text, as an automaton.
 #pragma once
 
 #include <string>
@@ -14,11 +14,12 @@ namespace structout::tags {
 // `i`; those that follow the stops, `num_anywhere` of them, are open wherever no character
 // is begun, no stop has ended and no excluded text has.
 //
-// Where several stops end at one place, the longest counts. A stop that ends earlier ends
-// the search: in front of the stop "<f" no stop "<f=" can be found.
+// If several stops end at one place, the longest counts. A stop that ends earlier ends
+// the search: the stop "<f=" is never found if "<f" is a stop too.
 //
 // The states are those of Aho and Corasick, "Efficient string matching: an aid to
-// bibliographic search" (1975). Inside a character they also know what is left of it.
+// bibliographic search" (1975). Inside a character a state also has the UTF-8 state of
+// its remaining bytes.
 //
 // Throws std::invalid_argument for texts that are empty or not UTF-8, and LimitError.
 engine::Branching free_text(const std::vector<std::string>& stops, const std::vector<std::string>& excluded,

@@ -12,11 +12,13 @@ namespace {
 using engine::Automaton;
 using engine::Edge;
 
+// The state after a text, or kDead.
 uint32_t after(const Automaton& automaton, uint32_t state, const std::string& text) {
   for (size_t i = 0; i < text.size() && state != engine::kDead; ++i) state = automaton.next(state, uint8_t(text[i]));
   return state;
 }
 
+// True if the string may end in the state: the closing quote leads to an accepting state.
 bool ends(const Automaton& automaton, uint32_t state) {
   uint32_t after_quote = automaton.next(state, '"');
   return after_quote != engine::kDead && automaton.accepts(after_quote);
@@ -27,7 +29,7 @@ bool ends(const Automaton& automaton, uint32_t state) {
 Automaton raw_strings(const Automaton& json_strings, engine::Budget& budget) {
   uint32_t start = json_strings.num_states() == 0 ? engine::kDead : json_strings.next(0, '"');
   if (start == engine::kDead) return {};
-  // The states keep their numbers. Those inside of an escape stay without a way to them.
+  // The states keep their numbers. States inside of an escape become unreachable.
   engine::AutomatonBuilder builder;
   for (uint32_t state = 0; state < json_strings.num_states(); ++state) {
     std::vector<Edge> edges;

@@ -6,8 +6,9 @@
 
 namespace structout::tags {
 
-// The values of JSON strings that are spelled canonically (Spelling::kJsonCanonical), in
-// UTF-8. Texts that are no such string have no value.
+// The values, in UTF-8, of the JSON strings that `json_strings` accepts in canonical
+// spelling (Spelling::kJsonCanonical). For "a\n" with its quotes, the value is a and a
+// line feed. Other texts that it accepts are ignored.
 engine::Automaton raw_strings(const engine::Automaton& json_strings, engine::Budget& budget);
 
 }  // namespace structout::tags

@@ -1,4 +1,4 @@
-// What the CUDA bindings need to know about a device.
+// The properties of a CUDA device, its current stream, and the kernels prepared for it.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-// Automata over bytes, and what compiles them.
+// Bindings of automata over bytes and of the functions that compile them.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

@@ -18,8 +18,9 @@ auto run(bool is_long, Work work) {
   return work();
 }
 
-// Runs `work`, which may turn out to be long: it starts again without Python's global lock
-// then. What ends with OverAllowance must have changed nothing.
+// Runs `work` for at most kShortWork steps, about 0.1 ms, and starts it again without
+// Python's global lock if that is not enough. So `work` must change nothing if it throws
+// OverAllowance.
 template <typename Work>
 auto run_short_first(Work work) {
   try {

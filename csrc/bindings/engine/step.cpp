@@ -84,11 +84,12 @@ std::vector<std::pair<size_t, size_t>> nodes_below(const std::vector<int64_t>& n
 // A step, and the Python objects that it must keep alive.
 class PythonStep {
  public:
-  // `positions` has for each request id a matcher, None for a request whose rows stay
-  // empty, or another object that fills its rows itself: one with the methods
-  // is_unconstrained and is_terminated. What it has no entry for is unknown and gets no
-  // rows. `expected` has earlier entries: a request of another position is unknown too.
-  // `drafts`, `bounds` and `trees` are dicts by request id, or None.
+  // `positions` maps a request id to a matcher, to None if its rows stay empty, or to a
+  // foreign object that fills its rows itself: one with the methods is_unconstrained
+  // and is_terminated. A request without an entry is unknown and gets no rows.
+  // `expected`, unless None, has the entries of an earlier time: a request whose
+  // position has changed since is unknown too. `drafts`, `bounds` and `trees` are dicts
+  // by request id, or None.
   PythonStep(py::dict positions, const py::list& ids, py::object drafts, py::object bounds, py::object trees,
              py::object expected)
       : positions_(std::move(positions)), expected_(std::move(expected)) {
@@ -114,8 +115,8 @@ class PythonStep {
     }
   }
 
-  // Lets requests accept what they have drawn, all of it or nothing, when the step is run:
-  // the tokens of each by id. Ids are looked up as in the constructor.
+  // Adds the tokens that requests have drawn, by request id. The step accepts them when it
+  // runs, for each request all or none. Looks ids up as the constructor does.
   void draw(const py::dict& tokens_by_id) {
     for (auto entry : tokens_by_id) {
       // Held, because reading the tokens may run Python code.
@@ -173,7 +174,8 @@ class PythonStep {
   const std::vector<size_t>& blocked() const { return blocked_; }
   const std::vector<std::pair<size_t, py::object>>& foreign() const { return foreign_; }
 
-  // What is wrong with the drafts of which requests that have rows.
+  // The requests whose drafts, bounds or tree are malformed, with a message each. Only
+  // requests that have rows.
   std::vector<std::pair<size_t, std::string>> problems() const {
     num_rows();
     std::vector<std::pair<size_t, std::string>> found;

@@ -33,7 +33,8 @@ py::tuple token_classes_of(const TokenIndex& index, uint64_t max_bytes) {
   return py::make_tuple(class_of_token, next);
 }
 
-// The state after each byte [num_states, 256], and which states accept and are live.
+// Three tables: the state after each byte [num_states, 256], the accepting states, and
+// the live states.
 py::tuple byte_tables_of(const TokenIndex& index) {
   ptrdiff_t num_states = index.num_states();
   py::array_t<int32_t> transitions({num_states, ptrdiff_t(256)});
