@@ -1,4 +1,4 @@
-// Grammars that are regular languages.
+// Converts a grammar whose stacks are bounded into a deterministic automaton.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,12 @@
 
 namespace structout::context_free {
 
-// The texts of the network as an automaton, in which every state has a way to the end.
-// Nothing if the stacks have no bound, or if that exceeds the limits.
+// Returns the minimal deterministic automaton of the network's texts, in which every state
+// has a way to the end. Each pair of a node (a set of stacks) and a state of the lexer
+// becomes one state before minimization.
+//
+// Returns nothing if the network is recursive, if it reads anything but bytes (embedded
+// languages, tokens by id, token limits), or if a limit is exceeded.
 std::optional<engine::Automaton> as_automaton(const Network& network, const engine::Limits& limits);
 
 }  // namespace structout::context_free

@@ -1,4 +1,4 @@
-// The branches of a walk over pieces of masks.
+// The set of branches that the search for a mask has already met.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace structout::context_free {
 
-// What goes on where: the nodes of the trie (see Masks::list_of()) in front of which stacks
-// stand.
+// One open end of the search for a mask: the stacks of `node` go on from the trie nodes in
+// the list `trie_nodes`, which is a number from Masks::list_of().
 struct Branch {
   uint32_t trie_nodes;
   Node node;
@@ -24,8 +24,9 @@ struct Branch {
   }
 };
 
-// Open addressing. It is emptied without a look at its slots: a mask takes few branches, and
-// takes little time.
+// A hash set with open addressing. A mask has few branches and takes little time, so
+// clear() does not visit the slots: it starts a new round, and slots of earlier rounds
+// count as empty.
 class BranchSet {
  public:
   void clear() {
@@ -35,7 +36,7 @@ class BranchSet {
     round_ = 1;
   }
 
-  // Returns whether the branch is new.
+  // Returns true if the branch was not in the set yet.
   bool insert(const Branch& branch) {
     Slot& slot = slots_[place_of(branch)];
     if (slot.round == round_) return false;
@@ -49,7 +50,7 @@ class BranchSet {
  private:
   struct Slot {
     Branch branch{};
-    uint32_t round = 0;  // in which it was inserted
+    uint32_t round = 0;  // of its insertion
   };
 
   size_t place_of(const Branch& branch) const {

@@ -15,8 +15,9 @@ namespace {
 
 constexpr size_t kNowhere = SIZE_MAX;
 
-// A place in a text: in front of a byte, after some of the tokens without bytes that
-// stand there. `is_again`: where a stop is read that a lexeme has left to the next.
+// A position in a text: in front of a byte, after the first `num_tokens` of the tokens
+// without bytes that stand there. `is_again` marks a position in front of a stop (see
+// TerminalOptions::stop) that ended a lexeme and now begins the next one.
 struct Position {
   size_t byte;
   size_t num_tokens;
@@ -26,23 +27,24 @@ struct Position {
   }
 };
 
-// How far a rule was read, and how that was found.
+// An Earley item: a rule that began at `origin` has advanced to a node of its automaton.
+// `before` and `inside` are back pointers, from which captures_of() recovers the parse.
 struct Entry {
   uint32_t rule, node;
-  Position origin;     // where the rule begins
+  Position origin;     // the begin of the rule
   uint32_t before;     // the entry that it goes on from, or kNone
   uint32_t inside;     // the entry that ends the rule that was called there, or kNone
-  size_t first, last;  // the bytes that it has read, without what is ignored around them
+  size_t first, last;  // the bytes read so far, without ignored ones around them
 };
 
-// All entries at one position.
+// The entries at one position: an Earley set.
 struct Chart {
   std::vector<uint32_t> entries;
   std::map<std::tuple<uint32_t, uint32_t, Position>, uint32_t> numbers;
   std::map<uint32_t, std::vector<std::pair<uint32_t, uint32_t>>>
       callers;                         // by rule: entries, and the nodes after the calls
   std::map<uint32_t, uint32_t> empty;  // by rule: the entry that ends it where it begins
-  bool may_ignore = false;             // whether something that is ignored may stand here
+  bool may_ignore = false;             // true if an ignored terminal may stand here
 };
 
 }  // namespace
@@ -85,11 +87,11 @@ class CaptureParser::Parse {
   }
 
  private:
-  // The token that begins at a byte, and those without bytes in front of it.
+  // The token that begins at a byte, and the tokens without bytes in front of it.
   struct TokenAt {
     uint32_t id = kNone;
     size_t end = 0;
-    bool begins = false;  // whether one has ended here
+    bool begins = false;  // true if a token with bytes ends here
     std::vector<uint32_t> without_bytes;
   };
 
@@ -104,12 +106,13 @@ class CaptureParser::Parse {
     entries_.push_back(entry);
   }
 
-  // An entry that goes on from another after bytes begin ... end.
+  // Returns the entry that follows another once it has read bytes begin ... end.
   static Entry entry_after(const Entry& entry, uint32_t number, uint32_t node, size_t begin, size_t end) {
     return {entry.rule, node, entry.origin, number, kNone, entry.first == kNowhere ? begin : entry.first, end};
   }
 
-  // Where a rule ends that an entry calls, the entry goes on.
+  // Advances the entry `caller` over its call, after the called rule has ended with the
+  // entry `ended` (Earley's completer).
   void return_to(const Position& position, uint32_t caller, uint32_t target, uint32_t ended) {
     const Entry from = entries_[caller], inside = entries_[ended];
     bool reads_nothing = inside.first == kNowhere;
@@ -117,7 +120,9 @@ class CaptureParser::Parse {
                    reads_nothing ? from.last : inside.last});
   }
 
-  // Begins rules that are called, and ends those that may end.
+  // Begins the rules that entries call (Earley's predictor), and returns from the rules
+  // that may end (the completer). `empty` remembers rules that ended where they began, so
+  // that callers which come later also return from them.
   void close(const Position& position, Chart& chart) {
     for (size_t i = 0; i < chart.entries.size(); ++i) {
       uint32_t number = chart.entries[i];
@@ -145,7 +150,8 @@ class CaptureParser::Parse {
 
   bool is_embedded(uint32_t rule) const { return rule >= parser_.rules_.size(); }
 
-  // Goes on after what stands at the position.
+  // Earley's scanner: advances entries over the token, the embedded text, the lexeme or the
+  // byte here.
   void scan(const Position& position, const Chart& chart) {
     const TokenAt& token = token_at_[position.byte];
     if (position.num_tokens < token.without_bytes.size()) {
@@ -159,7 +165,8 @@ class CaptureParser::Parse {
     scan_symbol(chart, uint8_t(bytes_[position.byte]), position.byte, {position.byte + 1, 0, false});
   }
 
-  // Reads a symbol that ends at a position.
+  // Advances all entries that read the symbol. It spans from byte `begin` to the position
+  // `end`.
   void scan_symbol(const Chart& chart, uint32_t symbol, size_t begin, const Position& end) {
     for (uint32_t number : std::vector(chart.entries)) {
       const Entry entry = entries_[number];
@@ -175,7 +182,8 @@ class CaptureParser::Parse {
     scan_symbol(chart, kFirstToken + id, begin, end);
   }
 
-  // The first byte from which on no text goes on: a token without bytes stands there.
+  // Returns the end of the bytes that a lexeme or an embedded text at `from` can take:
+  // neither goes on past a token without bytes.
   size_t end_of_bytes(size_t from) const {
     for (++from; from < bytes_.size() && token_at_[from].without_bytes.empty();) ++from;
     return from;
@@ -221,7 +229,9 @@ class CaptureParser::Parse {
     return ends;
   }
 
-  // The lexer follows the terminals that stand at the position, as the reader's does.
+  // Reads the longest lexeme at the position. The lexer follows the terminals that the
+  // entries allow there, and the ignored ones if they may stand there, just as the Reader's
+  // lexer does.
   void scan_lexeme(const Position& position, const Chart& chart) {
     std::vector<uint32_t> allowed;
     for (uint32_t number : chart.entries) {
@@ -259,7 +269,8 @@ class CaptureParser::Parse {
     }
   }
 
-  // Everything that waits for a symbol waits for it after what is ignored, too.
+  // Copies the entries that wait for a symbol, or with which the text may end, to the
+  // position after an ignored lexeme.
   void skip(const Chart& chart, const Position& end) {
     for (uint32_t number : std::vector(chart.entries)) {
       Entry entry = entries_[number];
@@ -275,7 +286,8 @@ class CaptureParser::Parse {
     after.may_ignore = after.may_ignore || !parser_.network_.ignores_once();
   }
 
-  // Rules that ended on the way to an entry, by their ends.
+  // Follows the back pointers from the last entry of the text. Returns the rules to report
+  // that ended on the way, in the order of their ends.
   std::vector<Capture> captures_of(uint32_t last) const {
     std::vector<Capture> captures;
     std::vector<uint32_t> pending = {last};

@@ -1,4 +1,4 @@
-// What the closure of a set of stacks needs while it is computed.
+// Scratch memory for the closure of a set of stacks: see Stacks::closure().
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace structout::context_free {
 
-// The nodes that were seen below each state. It is emptied without a look at its states.
+// For each state, the nodes that a closure has already met below it. clear() does not visit
+// the states: it starts a new round, and entries of earlier rounds do not count.
 class SeenBelow {
  public:
   explicit SeenBelow(uint32_t num_states) : last_(num_states) {}
@@ -22,8 +23,9 @@ class SeenBelow {
     round_ = 1;
   }
 
-  // Returns whether the node is new: whether `has_all(other)` is false for the last few
-  // that were added below the state.
+  // Adds a node below a state. Returns false, and adds nothing, if `has_all(other)` is true
+  // for one of the last `num_compared` nodes below the state: that one makes the new node
+  // redundant.
   template <typename HasAll>
   bool add(uint32_t state, uint32_t below, size_t num_compared, HasAll has_all) {
     Last& last = last_[state];
@@ -41,7 +43,7 @@ class SeenBelow {
     uint32_t round = 0, entry = 0;
   };
   struct Entry {
-    uint32_t below, before;  // the entry of the same state that was added before
+    uint32_t below, before;  // `before`: the previous entry of the same state
   };
 
   uint32_t round_ = 1;
@@ -49,7 +51,9 @@ class SeenBelow {
   std::vector<Entry> entries_;
 };
 
-// The callers of rules, by the rules' ranks.
+// The callers of rules that a closure still has to begin, by the rules' ranks. In the order
+// of ranks each rule comes after all rules that begin with it, so it is begun once, for all
+// callers together.
 template <typename Item>
 class CallersByRank {
  public:
@@ -65,7 +69,7 @@ class CallersByRank {
     return lists_[rank];
   }
 
-  // The lowest rank from `rank` on that has callers, or kNone.
+  // Returns the lowest rank from `rank` on that has callers, or kNone.
   uint32_t next(uint32_t rank) const {
     for (size_t word = rank / 64; word < is_pending_.size(); ++word) {
       uint64_t bits = is_pending_[word] & (word == rank / 64 ? ~uint64_t(0) << rank % 64 : ~uint64_t(0));
@@ -74,7 +78,7 @@ class CallersByRank {
     return kNone;
   }
 
-  // The callers of a rank, which has none then. They stay until the next call.
+  // Removes and returns the callers of a rank. The reference is valid until the next call.
   std::vector<Item>& take(uint32_t rank) {
     is_pending_[rank / 64] &= ~(uint64_t(1) << rank % 64);
     taken_.clear();
@@ -88,7 +92,9 @@ class CallersByRank {
   std::vector<Item> taken_;
 };
 
-// The last closures of sets of items. Many bytes lead from a node to the same items.
+// A small direct-mapped cache from the items of a kernel to the node of their closure. Many
+// bytes lead from a node to the same items, as letters inside a string do. A hit saves the
+// closure; a miss costs only the hash and the comparison of the items.
 template <typename Item>
 class RecentClosures {
  public:
@@ -96,7 +102,8 @@ class RecentClosures {
     std::vector<Item> kernel;
     uint32_t node = kNone;
   };
-  // What is known of these items, or what they replace.
+  // Returns the slot for these items. If its `kernel` differs from them, it is a miss, and
+  // the caller overwrites the slot.
   Entry& of(const std::vector<Item>& kernel) {
     auto bytes = reinterpret_cast<const uint8_t*>(kernel.data());
     return entries_[engine::hash_bytes(bytes, kernel.size() * sizeof(Item)) % entries_.size()];

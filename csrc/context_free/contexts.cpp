@@ -11,7 +11,7 @@ namespace structout::context_free {
 
 namespace {
 
-constexpr uint32_t kMaxSets = 5'000;  // of states that stand side by side
+constexpr uint32_t kMaxSets = 5'000;  // of states that can be on top together
 
 class Contexts {
  public:
@@ -70,7 +70,8 @@ class Contexts {
   }
 
  private:
-  // The states where a text may stand that stands in one of the given ones.
+  // Returns the states that the given ones reach without a symbol, by calls and by returns
+  // to any caller.
   std::vector<uint32_t> closure(std::vector<uint32_t> pending) {
     std::vector<uint32_t> states;
     while (!pending.empty()) {

@@ -1,4 +1,4 @@
-// Texts of a grammar inside those of another language.
+// Grammars as embedded languages: their texts are parts of texts of another language.
 #pragma once
 
 #include <atomic>
@@ -15,17 +15,21 @@
 
 namespace structout::context_free {
 
-// The states of a grammar, which texts of the grammar alone may use at the same time. The
-// grammar has a lexer and ignores texts of its own; what is around it has no part in that.
+// Offers GrammarStates as the states of an embedded language. Texts of the grammar alone
+// may use them at the same time. The grammar keeps its own lexer and its own ignored texts;
+// the surrounding language does not affect them.
+//
+// Views are cached by the number of the place and by the bytes that may follow the embedded
+// text. A miss costs a walk over the vocabulary's trie.
 class EmbeddedGrammarStates final : public engine::EmbeddedStates {
  public:
-  // `exit_bytes`: counts what is kept here.
+  // `exit_bytes`: a counter that the bytes of the cached views are added to.
   EmbeddedGrammarStates(std::shared_ptr<GrammarIndex> index, std::shared_ptr<GrammarStates> states,
                         std::shared_ptr<std::atomic<size_t>> exit_bytes);
   ~EmbeddedGrammarStates() override { *exit_bytes_ -= own_exit_bytes_; }
 
   const std::shared_ptr<GrammarStates>& states() const { return states_; }
-  engine::ByteSet first_bytes();  // while they are held
+  engine::ByteSet first_bytes();  // requires hold()
 
   void hold() override;
   void release() noexcept override;
@@ -48,16 +52,19 @@ class EmbeddedGrammarStates final : public engine::EmbeddedStates {
   using Nodes = std::vector<std::vector<uint32_t>>;
   static constexpr size_t kMaxExitBytes = 16 << 20;
 
-  // What tokens do from the places with one number, in front of some bytes.
+  // The cached view of the places with one number, for one set of bytes that may follow.
   struct Entry {
     const engine::Mask* mask;
     std::shared_ptr<const Nodes> exits;  // one list
   };
 
-  // The number of the places with the same mask and exits as this one. Nothing if they
-  // depend on what embedded texts inside of this one remember.
+  // Returns a number that only places with the same mask and exits share. Returns nothing
+  // if these depend on what embedded texts inside of this one remember.
   std::optional<uint32_t> entry_number(const Place& place);
   bool can_go_on(const Place& place);
+
+  // Returns the trie nodes after which the embedded text may end inside a token: with one
+  // of `followers` as the next byte.
   std::vector<uint32_t> exits_of(const Place& place, const engine::ByteSet& followers);
   static engine::EmbeddedView view_of(uint32_t number, const Entry& entry);
 
@@ -68,14 +75,15 @@ class EmbeddedGrammarStates final : public engine::EmbeddedStates {
   size_t own_exit_bytes_ = 0;
   std::unique_ptr<GrammarStates::Lock> lock_;                                         // of the thread that holds them
   std::unordered_map<engine::ByteSet, std::unordered_map<uint32_t, Entry>> entries_;  // by followers and number
-  PairTable goes_on_;  // by node and state of the lexer: whether anything may follow, 0 or 1
+  PairTable goes_on_;  // by node and state of the lexer: 1 if anything may follow, else 0
 };
 
-// A grammar as a part of another language. Only bytes are read inside: no tokens by their
-// ids, and none are counted. The empty text is none of its texts, whatever the grammar says.
+// A grammar as an embedded language. It works on bytes alone: it can neither match tokens
+// by their ids nor count them. The empty text does not belong to it, even if the grammar
+// matches it.
 class EmbeddedGrammar final : public engine::EmbeddedLanguage {
  public:
-  // Throws PatternError if the grammar reads tokens.
+  // Throws PatternError if the grammar matches tokens by their ids, or has max_tokens.
   explicit EmbeddedGrammar(std::shared_ptr<GrammarIndex> index);
 
   const engine::VocabularyTrie& embedded_vocabulary() const override { return *index_->shared_vocabulary(); }
@@ -92,8 +100,8 @@ class EmbeddedGrammar final : public engine::EmbeddedLanguage {
   const std::shared_ptr<GrammarIndex> index_;
   const std::shared_ptr<std::atomic<size_t>> exit_bytes_ = std::make_shared<std::atomic<size_t>>(0);
   engine::ByteSet first_bytes_;
-  std::mutex mutex_;                                 // guards what follows
-  std::shared_ptr<EmbeddedGrammarStates> embedded_;  // of the last states that another language has used
+  std::mutex mutex_;                                 // guards embedded_
+  std::shared_ptr<EmbeddedGrammarStates> embedded_;  // wraps the states that another language used last
 };
 
 }  // namespace structout::context_free

@@ -13,13 +13,18 @@
 
 namespace structout::context_free {
 
-// The mask of such a place is the union of the masks that embedded languages have alone,
-// and of pieces: those of the other places, and those after the nodes of the trie where
-// embedded texts end. It is kept under the numbers of all of them. Where nothing but an
-// embedded text may go on, the mask is that of its language.
+// Computes masks inside embedded texts. Such a mask is the union of the masks of the
+// embedded languages alone and of pieces (see Masks): those of the lexer places beside the
+// embedded texts, and those that go on after an embedded text has ended inside a token. The
+// cache key lists the numbers of all these parts. If nothing but one embedded text may go
+// on, its language's own mask serves as it is.
+//
+// A hit costs the views of the embedded texts and one hash lookup, or nothing if the place
+// itself knows its mask; a miss costs the search for pieces and the expansion of each
+// language's mask.
 class EmbeddedMasks {
  public:
-  // `has_end`: whether a text can be finished from a place.
+  // `has_end(place)`: true if a text can be finished from the place.
   using HasEnd = std::function<bool(const Place&)>;
   EmbeddedMasks(Masks& masks, Reader& reader, std::shared_ptr<const engine::VocabularyTrie> vocabulary, HasEnd has_end)
       : masks_(masks),
@@ -29,11 +34,12 @@ class EmbeddedMasks {
         added_row_(vocabulary->row_words()),
         row_(vocabulary->row_words()) {}
 
-  // The mask is null if it is not kept, or depends on what is remembered.
+  // Returns the mask, which is null if there is no room for it or if it depends on what
+  // embedded positions remember. has_mask() is true if find() has nothing to compute.
   KnownMask find(const Place& place, engine::Budget& budget);
   bool has_mask(const Place& place);
 
-  // The number of all places whose masks are kept under the same numbers.
+  // Returns a number that all places with the same cache key share.
   uint32_t number_of(const Place& place, engine::Budget& budget);
 
   void fill(const Place& place, engine::MaskRow& row, engine::Budget& budget);
@@ -52,13 +58,13 @@ class EmbeddedMasks {
   static constexpr size_t kBytesPerKey = 96;  // of the table, roughly
 
   std::vector<engine::EmbeddedView> views(const Place& place, engine::Budget& budget);
-  // The bytes that may follow an embedded text.
+  // The bytes that may follow an embedded text that returns to `below`.
   const engine::ByteSet& followers(Node below, engine::Budget& budget);
   std::string key_of(const Place& place, const std::vector<engine::EmbeddedView>& views) const;
   KnownMask find(const Place& place, const std::vector<engine::EmbeddedView>& views, engine::Budget& budget);
   KnownMask computed(const Place& place, const std::vector<engine::EmbeddedView>& views, engine::Budget& budget);
-  // Adds the tokens with bytes after the ends of embedded texts, and those of the other
-  // places. Returns whether there are any.
+  // Adds the tokens that go on after the end of an embedded text, and those of the lexer
+  // places. Returns true if `row`, which must be empty before, has tokens then.
   bool add_others(const Place& place, const std::vector<engine::EmbeddedView>& views, uint32_t* row,
                   engine::Budget& budget);
 

@@ -1,4 +1,4 @@
-// The states of embedded languages, as the texts of a grammar use them.
+// Access to the states of embedded languages, for the texts of a grammar.
 #pragma once
 
 #include <memory>
@@ -9,11 +9,11 @@
 
 namespace structout::context_free {
 
-// Holds one language's states at a time, so that threads never wait for each other in a
-// circle.
+// Finds and holds (locks) the states of embedded languages. It holds those of one language
+// at a time, so threads never wait for each other in a circle.
 class EmbeddedUse {
  public:
-  // `has_own`: whether the texts share no states with others.
+  // `has_own`: true if the texts get new states, which they share with no others.
   EmbeddedUse(const Network& network, bool has_own) : network_(network), has_own_(has_own) {
     for (const auto& language : network.embedded()) {
       current_.push_back(has_own ? language->new_embedded_states() : language->embedded_states());
@@ -22,7 +22,8 @@ class EmbeddedUse {
   ~EmbeddedUse() { release(); }
   EmbeddedUse(const EmbeddedUse&) = delete;
 
-  // The states with which a text of a language begins.
+  // Returns the states for new texts of a language. Unless they are own ones, the language
+  // may have replaced them since the last call.
   const std::shared_ptr<engine::EmbeddedStates>& current(uint32_t language) {
     if (!has_own_) {
       std::shared_ptr<engine::EmbeddedStates> states = network_.embedded()[language]->embedded_states();
@@ -31,7 +32,7 @@ class EmbeddedUse {
     return current_[language];
   }
 
-  // Holds states until release(), or until others are held.
+  // Holds the states until release(), or until the next call with other states.
   engine::EmbeddedStates& held(const std::shared_ptr<engine::EmbeddedStates>& states) {
     if (held_ != states) {
       release();

@@ -9,8 +9,9 @@
 
 namespace structout::context_free {
 
-// Gives texts the states to use. Texts share them; once they have grown much, all go on
-// with new ones, and old ones are freed with the last text that has not moved. So a
+// Manages the states (GrammarStates) that texts of a grammar share. States only grow. Once
+// they are too large, new texts begin with new states, present ones move to them after
+// their next step, and the old states are freed with the last text that has not moved. So a
 // grammar serves any number of texts, of any length.
 //
 // Threads may share it.
@@ -18,7 +19,8 @@ class GrammarIndex {
  public:
   static constexpr size_t kMaxGrowth = 8 << 20;
 
-  // `max_growth`: bytes of states that texts make before they move to new ones.
+  // `max_growth`: bytes that texts may add to states before they move to new ones.
+  //
   // Throws std::invalid_argument if an embedded language is over another vocabulary.
   GrammarIndex(std::shared_ptr<const Network> network, const engine::Limits& limits,
                std::shared_ptr<const engine::VocabularyTrie> vocabulary, size_t max_growth = kMaxGrowth);
@@ -26,32 +28,34 @@ class GrammarIndex {
   const std::shared_ptr<const engine::VocabularyTrie>& shared_vocabulary() const { return parts_->vocabulary; }
   const SharedParts& parts() const { return *parts_; }
 
-  // The states for texts to use now.
+  // Returns the present states, after replacing them if they are outgrown.
   std::shared_ptr<GrammarStates> states();
 
-  // States that no other text uses, those of embedded languages included.
+  // Returns new states that no other text uses, with new states of embedded languages as
+  // well.
   std::shared_ptr<GrammarStates> own_states() const { return std::make_shared<GrammarStates>(parts_, true); }
 
-  // Whether texts on these states should move on to others. What they take along counts
-  // less, so that moving pays.
+  // True if texts on these states should move to others. Bytes of places that moved here
+  // raise the threshold by twice their size, so that a move pays off before the next one.
   bool is_outgrown(const GrammarStates& states) const {
     return states.memory_bytes() > max_growth_ + 2 * states.moved_bytes();
   }
 
-  // Moves places of a text, and returns the states to use.
+  // Replaces the places of a text by copies on the present states, and returns these
+  // states.
   std::shared_ptr<GrammarStates> moved(GrammarStates& from, std::vector<TextPlace>& places);
 
-  // Whether no text can be finished.
+  // True if no text can be finished: then even the place of the empty text is dead.
   bool is_empty() { return states()->start().is_dead(); }
 
-  // What the states in use, including those of embedded languages, the pieces and the
-  // masks take.
+  // Returns the bytes of all states in use, of embedded languages, of the network, and of
+  // the lexer and the masks that states share.
   size_t memory_bytes();
 
  private:
   const std::shared_ptr<SharedParts> parts_;
   const size_t max_growth_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::shared_ptr<GrammarStates> states_;
   std::vector<std::weak_ptr<GrammarStates>> earlier_;
 };

@@ -15,10 +15,10 @@
 
 namespace structout::context_free {
 
-// Its states are those of GrammarStates. Where a text may stand in several lexemes, as with
-// embedded languages and with tokens that are read by their ids, and where tokens are
-// counted, they are numbers of places: kOwn for the present one, then those that drafts
-// lead to.
+// Matches one text. Normally its states are the numbers of GrammarStates. These do not
+// suffice if a place can have alternatives (embedded languages, or a lexer beside tokens
+// matched by id) or if tokens are counted. Then the matcher numbers places itself: kOwn is
+// the present place, and the numbers above it are the places that drafts lead to.
 class GrammarMatcher final : public engine::Matcher {
  public:
   // Throws std::invalid_argument if no text can be finished.
@@ -37,8 +37,8 @@ class GrammarMatcher final : public engine::Matcher {
   std::unique_ptr<Matcher> copy() const override { return std::make_unique<GrammarMatcher>(*this); }
   bool has_mask(uint32_t state) const override { return states_->has_mask(place(state)); }
 
-  // The number of the present place. Inside an embedded text, of all places that masks do
-  // not tell apart.
+  // The number of the present place. Inside embedded texts, places with the same mask share
+  // a number.
   uint32_t place_number() const {
     return with_room([&] { return states_->number_of(history_.back()); });
   }
@@ -69,9 +69,8 @@ class GrammarMatcher final : public engine::Matcher {
 
   void prefetch_place() const override { __builtin_prefetch(&history_.back()); }
 
-  // Calls a function that may make states. If embedded languages have no room for more of
-  // them beside those of other texts, makes those of this text again, apart from the
-  // others.
+  // Calls a function that may add states. If it throws RoomError, since the shared states
+  // are full, reads the text again on own states and calls the function once more.
   template <typename Function>
   std::invoke_result_t<Function> with_room(Function function) const {
     try {
@@ -83,6 +82,7 @@ class GrammarMatcher final : public engine::Matcher {
     return function();
   }
 
+  // Repeats all steps of the text, and its drafts, on new states that no other text uses.
   void read_again() const {
     std::shared_ptr<GrammarStates> states = index_->own_states();
     states->take_over_ends(*states_, history_);
@@ -97,7 +97,8 @@ class GrammarMatcher final : public engine::Matcher {
     drafts_ = std::move(drafts);
   }
 
-  // A place that was finishable on other states. A search for its end may need more here.
+  // Throws if a place is dead that was finishable on other states: the search for its end
+  // may need more work here.
   static TextPlace finishable(TextPlace place) {
     if (place.is_dead()) throw std::runtime_error("the search for an end of the text takes too much work");
     return place;
@@ -109,6 +110,8 @@ class GrammarMatcher final : public engine::Matcher {
     return states.after(from, begin, begin + step.bytes.size());
   }
 
+  // Reads a step, and keeps the place before it for rollback. A step along a draft takes
+  // over the place of the draft.
   bool read(Step step) {
     make_room();
     const TextPlace* drafted = drafts_.follow(step.token);
@@ -125,7 +128,7 @@ class GrammarMatcher final : public engine::Matcher {
         states_ = index_->moved(*states_, history_);
         has_own_states_ = false;
         drafts_.clear();
-      } catch (const std::bad_alloc&) {  // it stays on the old ones until the next step
+      } catch (const std::bad_alloc&) {  // the text stays on the old states until its next step
       }
     }
     return true;
@@ -139,6 +142,7 @@ class GrammarMatcher final : public engine::Matcher {
   bool advance(uint32_t token) override { return read({token}); }
   bool advance_bytes(const std::string& bytes) override { return read({engine::kNoState, bytes}); }
 
+  // Rolls back: drops the last places, without any new computation.
   void drop(size_t count) override {
     history_.resize(history_.size() - count);
     if (has_embedded_) steps_.resize(steps_.size() - count);
@@ -169,9 +173,10 @@ class GrammarMatcher final : public engine::Matcher {
 
   std::shared_ptr<GrammarIndex> index_;
   bool has_embedded_;
-  bool keeps_places_;        // whether states do not name places
-  std::vector<Step> steps_;  // of the text, with embedded languages
-  // What follows changes where states are made again.
+  bool keeps_places_;        // true if states are numbers of places: see kOwn
+  std::vector<Step> steps_;  // of the text; recorded only with embedded languages
+  // The members below also change in const functions, where read_again() replaces the
+  // states.
   mutable std::shared_ptr<GrammarStates> states_;
   mutable bool has_own_states_ = false;
   mutable std::vector<TextPlace> history_;  // before each step, and now

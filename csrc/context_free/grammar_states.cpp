@@ -206,7 +206,8 @@ std::vector<TextPlace> GrammarStates::copied(GrammarStates& from, const std::vec
     LexerPlace place = from.states_[each.state].place;
     place.node = copy(place.node);
     TextPlace copied{number_of(place), each.num_tokens};
-    // With a lexer a mask depends on the ends that were found there.
+    // With a lexer a mask depends on the ends that the other object has found, so it stays
+    // there.
     if (each.others == nullptr && !parts_->network->has_lexer()) {
       states_[copied.state].mask = from.states_[each.state].mask.load();
     }

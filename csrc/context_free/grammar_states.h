@@ -19,22 +19,24 @@
 
 namespace structout::context_free {
 
-// What all texts of a grammar share for good: the lexer's states, and the pieces of masks,
-// of which the grammar bounds the number.
+// The parts that all texts of a grammar share, however often they move to new states: the
+// states of the lexer and the pieces of masks. The grammar bounds their number, unlike that
+// of stacks.
 struct SharedParts {
   SharedParts(std::shared_ptr<const Network> network, const engine::Limits& limits,
               std::shared_ptr<const engine::VocabularyTrie> vocabulary);
 
   const std::shared_ptr<const Network> network;
   const std::shared_ptr<const engine::VocabularyTrie> vocabulary;
-  std::mutex mutex;  // guards what follows, and the states of all texts
+  std::mutex mutex;  // guards the members below, and the states of all texts
   engine::Budget budget;
   Lexer lexer;
   SureWays sure_ways;
   Masks masks;
 };
 
-// The place of a text: what has a number, and what each text has for itself.
+// The place of a text. `state` numbers its stacks and its state of the lexer, which texts
+// share; the other members are its own.
 struct TextPlace {
   uint32_t state = kNone;   // of the first lexer place
   uint32_t num_tokens = 0;  // see LexerPlace
@@ -42,68 +44,74 @@ struct TextPlace {
   bool is_dead() const { return state == kNone; }
 };
 
-// Numbers for the places where texts stand. They are made when they are first needed, and
-// stay as long as this does. Threads may share it, and wait for none where a mask is known,
-// outside of embedded texts.
+// Numbers the places of texts, and caches their masks. Numbers are made on first use, and
+// stay valid as long as this object lives.
+//
+// Threads may share it. A known mask outside of embedded texts costs no lock; work on new
+// states locks the shared parts.
 class GrammarStates {
  public:
-  // `has_own`: whether embedded languages get states that no other text uses.
+  // `has_own`: true if embedded languages get new states that no other text uses.
   GrammarStates(std::shared_ptr<SharedParts> parts, bool has_own);
 
   // The place of the empty text. Dead if no text can be finished.
   TextPlace start();
 
-  // The place after bytes. Dead if they are not allowed.
+  // The place after bytes. Dead if they are not allowed, or if no text can be finished
+  // after them.
   TextPlace after(const TextPlace& from, const uint8_t* begin, const uint8_t* end);
 
-  // The place after a token: after its bytes, or where it is read by its id. `by_id`: only
-  // the latter.
+  // The place after a token: after its bytes, or after the token matched by its id.
+  // `by_id`: only the latter.
   TextPlace after_token(const TextPlace& from, uint32_t token, bool by_id);
   bool may_end(const TextPlace& text);
 
-  // The bytes that must follow.
+  // The bytes that must follow, up to a place where the text may end, a token may be
+  // matched by its id, or two bytes are possible.
   std::string forced(const TextPlace& text);
 
   // The bytes of a shortest way to the end of the text: see EndSearch.
   std::optional<std::string> shortest_end(const TextPlace& text);
 
-  // The stacks of a state: what stands on top of each, and the node below. Equal nodes are
-  // equal sets of stacks.
+  // The items of the text's stacks: each state on top, and the node below it. Equal nodes
+  // are equal sets of stacks.
   std::vector<Item> items(const TextPlace& text);
 
-  // The number of a place. Inside embedded texts, of all places with one mask.
+  // The number of a place. Inside embedded texts, places with the same mask share a number.
   uint32_t number_of(const TextPlace& text);
 
-  // Fills the mask of the tokens that may follow, without stop tokens. Returns whether
-  // there is one.
+  // Fills the mask of the tokens that may follow, without stop tokens. Returns true if
+  // there are any.
   bool fill(const TextPlace& text, engine::MaskRow& row);
 
-  // The same by a walk over whole places, which uses no pieces and keeps nothing.
+  // Computes the mask by a walk over the whole trie, without pieces and without a cache of
+  // masks.
   std::vector<uint32_t> walked_row(const TextPlace& text);
 
-  // Whether fill() is short.
+  // True if the mask is already in a cache, so that fill() only expands it.
   bool has_mask(const TextPlace& text);
 
-  // Places of these for places of another object of the same grammar.
+  // Copies places of another object of the same grammar to this one. Masks come along only
+  // without a lexer.
   std::vector<TextPlace> copied(GrammarStates& from, const std::vector<TextPlace>& places);
 
-  // Takes over from another object of the same grammar how its places are finished, so that
-  // texts that were finishable there are so here.
+  // Copies the ways to the end that another object of the same grammar has found for these
+  // places, so that texts which were finishable there are finishable here.
   void take_over_ends(GrammarStates& from, const std::vector<TextPlace>& places);
 
   uint32_t num_states();
 
-  // Without the shared parts. These wait for no thread.
+  // Bytes without those of the shared parts. Neither function takes a lock.
   size_t memory_bytes() const { return memory_bytes_; }
   size_t moved_bytes() const { return moved_bytes_; }  // of copied states
 
  private:
-  friend class EmbeddedGrammarStates;  // holds them over several calls
+  friend class EmbeddedGrammarStates;  // locks the states over several calls
   static constexpr size_t kMaxForcedBytes = 4'096;
   static constexpr size_t kMaxBytes = 64 << 20;
   static constexpr uint64_t kMaxStepsOfCall = 1 << 20;  // of the budget
 
-  // Whether a text may end in a state.
+  // The cached answer of may_end() for a state.
   enum class MayEnd : uint8_t { kUnknown, kNo, kYes };
 
   struct State {
@@ -112,7 +120,8 @@ class GrammarStates {
     std::atomic<MayEnd> may_end;
   };
 
-  // Holds the shared parts and the states for this thread.
+  // Locks the shared parts and the states for this thread. Gives the budget the steps of
+  // one call, and updates memory_bytes() at the end.
   class Lock {
    public:
     explicit Lock(GrammarStates& states) : states_(states), lock_(states.parts_->mutex, states.parts_->budget) {
@@ -138,13 +147,15 @@ class GrammarStates {
     place.num_tokens = text.num_tokens;
     return place;
   }
-  // The place without the embedded texts after whose ends the text cannot be finished.
+  // Drops the embedded texts that cannot be completed, or after whose ends the whole text
+  // cannot be finished.
   Place with_finishable_runs(const Place& place);
-  // The place of a text at the end of a token. Dead if the text cannot be finished.
+  // The place of a text at the end of a token, where token limits take effect. Dead if the
+  // text cannot be finished.
   TextPlace finishable(Place place);
   bool has_end(const Place& place);
   const engine::Mask* mask_of(uint32_t state);
-  const engine::Mask* held_mask_of(uint32_t state);  // while they are held, as the next one
+  const engine::Mask* held_mask_of(uint32_t state);  // requires a Lock, as does the next one
   std::string held_forced(Place place);
   void fill_by_walk(const Place& place, uint32_t* row);
 

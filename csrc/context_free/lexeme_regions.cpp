@@ -21,7 +21,7 @@ Masks::Regions::Top::Top(Regions& regions, Stacks& stacks, Node node, engine::Bu
   Stacks& above_holes = regions.reader_.stacks();
   std::vector<Item> items;
   for (const Item& item : stacks.items(node)) {
-    if (item.state == kEndOfText) {  // what is ignored may go on here
+    if (item.state == kEndOfText) {  // ignored lexemes may follow here
       items.push_back(item);
       continue;
     }
@@ -49,9 +49,9 @@ const Masks::Regions::Region& Masks::Regions::of(uint32_t trie_nodes, Node top, 
   return region;
 }
 
-// The region of one piece, and those after its exits. These are asked for as regions of
-// their own tops: what a nested text may go on with is a part of many regions. Exits lead
-// down the trie, so that is no circle.
+// Joins the piece at the start and the regions after its exits. These are regions of their
+// own tops, since the lexemes after a nested text are a part of many regions. The recursion
+// ends, as exits lead down the trie.
 Masks::Regions::Region Masks::Regions::computed(uint32_t trie_nodes, Node top, uint32_t lexer_state,
                                                 engine::Budget& budget) {
   Region region;

@@ -1,4 +1,4 @@
-// What tokens do from the states on top of a node, whatever lies below them.
+// Regions: the pieces that tokens reach from the states on top of the stacks alone.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,18 @@
 
 namespace structout::context_free {
 
-// With a lexer, pieces are of its states, and what follows the exit of a piece depends on
-// the stacks. Mostly it depends only on the states on top of them: tokens seldom leave many
-// rules. So the search for pieces that begins from the states on top, each above a hole that
-// stands for its node below, is made once for all nodes with these states: a region. It
-// stops where lexemes lead to a hole; there a search goes on with the real stacks.
+// With a lexer a piece belongs to a state of the lexer, and the lexemes after its exits
+// depend on the stacks; mostly on the states on top alone, since tokens seldom leave many
+// rules. So nodes with the same states on top share one search for pieces, whose result is
+// a region. For this search each state stands above a hole instead of its node below. A
+// region has an exit wherever lexemes lead to a hole; from there PieceSearch goes on with
+// the real stacks. For example, the same region serves after an item of a JSON array,
+// however deep the array is nested.
 //
-// Only for networks in which nothing but terminals is read: see is_of_use().
+// Used only for networks that read nothing but terminals: see is_of_use().
 class Masks::Regions {
  public:
-  struct Ending {  // tokens that are only allowed where texts can be finished
+  struct Ending {  // tokens that are allowed only if the text can be finished after them
     Node node;
     uint32_t lexer_state, piece;
   };
@@ -35,31 +37,37 @@ class Masks::Regions {
     std::vector<Exit> exits;
   };
 
-  // The states on top of a node, each above a hole. Equal nodes below are one hole.
+  // The states on top of a node, each above a hole. Equal nodes below share one hole.
   class Top {
    public:
-    // `stacks`: the real ones, which the node is of. They and `regions` must stay.
+    // `stacks`: the real stacks that the node belongs to. They and `regions` must outlive
+    // this.
     Top(Regions& regions, Stacks& stacks, Node node, engine::Budget& budget);
 
     // The node of these states, each above its hole. Dead if there are too many holes.
     Node node() const { return node_; }
 
-    // The real node for one above these holes. `is_below`: whether it lies below a state,
-    // and has not been returned to.
+    // Returns the real node for a node above these holes: fills the holes with the real
+    // nodes below. `is_below`: true if the node lies below a state, so that no rule has
+    // returned to it yet.
     Node filled(Node node, bool is_below, engine::Budget& budget);
 
    private:
     const Stacks& from_;
     Stacks& to_;
     Node node_ = Stacks::kDead;
-    std::vector<Node> belows_;                  // what each hole stands for
+    std::vector<Node> belows_;                  // by hole: the real node
     std::unordered_map<uint64_t, Node> known_;  // by node and is_below
   };
 
   Regions(Masks& masks, const Network& network, Lexer& lexer) : masks_(masks), reader_(network, lexer) {}
 
+  // True for networks with a lexer but without stops, embedded languages, tokens matched by
+  // id and token limits.
   static bool is_of_use(const Network& network);
 
+  // Returns a region. A known one costs two table lookups, a new one the search; see
+  // Masks::list_of() for `trie_nodes`, and Top::node() for `top`.
   const Region& of(uint32_t trie_nodes, Node top, uint32_t lexer_state, engine::Budget& budget);
 
   size_t memory_bytes() const;

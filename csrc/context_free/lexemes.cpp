@@ -40,7 +40,8 @@ const Lexemes::State& Lexemes::state_of(uint32_t number, engine::Budget& budget)
 const Lexemes::Spellings& Lexemes::spellings(uint32_t context, engine::Budget& budget) {
   auto found = spellings_.find(context);
   if (found != spellings_.end()) return found->second;
-  // How the text begins that leads to each state, as long as no lazy terminal ends it.
+  // By state: the classes of the first bytes of texts that lead to it, before a lazy
+  // terminal ends them.
   std::map<uint32_t, ByteClasses> first_classes;
   uint32_t start = lexer_.start(context);
   for (uint8_t byte : bytes_) {

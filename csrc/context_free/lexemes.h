@@ -1,4 +1,4 @@
-// Which lexemes surely can follow each other.
+// Lexemes that can surely follow each other.
 #pragma once
 
 #include <bitset>
@@ -13,11 +13,12 @@
 
 namespace structout::context_free {
 
-// Classes of bytes, as a lexer tells them apart.
+// A set of classes of bytes. Bytes of one class are those that a lexer does not tell apart.
 using ByteClasses = std::bitset<256>;
 
-// Sets of classes with numbers. The larger the set of the bytes that would extend a
-// lexeme, the fewer lexemes may come after it.
+// Numbers sets of classes. Such a set is the end of a lexeme: the bytes that would extend
+// it. After a lexeme of /[0-9]+/, for example, it has the digits, and the next lexeme
+// cannot begin with one of them. The larger the end, the fewer lexemes can follow.
 class ByteClassSets {
  public:
   static constexpr uint32_t kEmpty = 0;
@@ -33,8 +34,9 @@ class ByteClassSets {
   }
   bool is_subset(uint32_t a, uint32_t b) const { return (sets_[a] & ~sets_[b]).none(); }
 
-  // Adds a set to some of which none is a subset of another: it takes the place of larger
-  // ones. Returns whether there was none that is as small.
+  // Adds a set to a list in which none is a subset of another, and removes those that the
+  // new set is a subset of. Returns false, and adds nothing, if the list has a subset of
+  // the new set already.
   bool add_minimal(std::vector<uint32_t>& minimal, uint32_t set) const;
 
  private:
@@ -42,36 +44,37 @@ class ByteClassSets {
   std::unordered_map<ByteClasses, uint32_t> numbers_;
 };
 
-// The lexemes that a lexer surely reads as a terminal, though it is not known which
-// terminals it follows: among a context, the terminals that may stand beside. Whichever
-// these are, no lazy one ends the lexeme earlier, and none takes it away. They would
-// extend it by no more than what is counted here.
+// Finds the lexemes that a lexer surely reads as a terminal, although its exact set of
+// terminals is unknown: it is a subset of a context. Whichever subset it is, no lazy
+// terminal ends such a lexeme earlier, no other terminal takes it away, and no more bytes
+// extend it than the end that is computed for the whole context has.
 class Lexemes {
  public:
-  // `sets`: gets the sets of the classes that extend lexemes.
+  // `sets`: receives the ends of the lexemes.
   Lexemes(const Network& network, ByteClassSets& sets);
 
-  // The number of a set of terminals in increasing order.
+  // Returns the number of a context, given as terminals in increasing order.
   uint32_t context_of(const std::vector<uint32_t>& terminals) { return lexer_.set_of(terminals); }
 
-  // Where a lexeme of `terminal` may end if it follows a lexeme that ended with `end`: the
-  // minimal ends.
+  // Returns the minimal ends of the lexemes of `terminal` that can follow a lexeme with the
+  // end `end`.
   std::vector<uint32_t> ends_after(uint32_t context, uint32_t terminal, uint32_t end, engine::Budget& budget);
 
-  // Whether an embedded text or a token may come after the end of a lexeme.
+  // True if an embedded text or a token can follow a lexeme with this end. A token always
+  // can; an embedded text needs a first byte that would not extend the lexeme.
   bool may_follow(uint32_t symbol, uint32_t end) const;
 
   size_t memory_bytes() const { return lexer_.memory_bytes(); }
 
  private:
-  // Lexemes with the same end.
+  // Lexemes of a terminal with the same end.
   struct Spelling {
     uint32_t end;
-    ByteClasses first;  // how they begin
+    ByteClasses first;  // the classes of their first bytes
   };
   using Spellings = std::vector<std::vector<Spelling>>;  // by terminal
 
-  // A state of the lexer, with what can be read from it.
+  // A state of the lexer, and the states that follow it.
   struct State {
     uint32_t end;                // the number of the classes that extend the lexeme
     std::vector<uint32_t> next;  // the states after them

@@ -92,7 +92,8 @@ Lexer::Limited Lexer::limited(uint32_t state, uint32_t num_tokens) {
   return {number_of(left), set_of(chosen(network_, std::move(accepted)))};
 }
 
-// By any number of bytes without a lazy terminal that ends the lexeme on the way.
+// True if some bytes lead from the state back to it, and no lazy terminal ends the lexeme
+// on the way.
 bool Lexer::leads_back(uint32_t state, engine::Budget& budget) {
   const std::vector<uint8_t> bytes = bytes_with_tokens();
   auto is_lazy = [this](uint32_t terminal) { return network_.terminals()[terminal].options.is_lazy; };

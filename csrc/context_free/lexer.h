@@ -1,4 +1,4 @@
-// Reads the longest texts of terminals.
+// A greedy lexer: reads the longest lexemes of the terminals that are allowed.
 #pragma once
 
 #include <array>
@@ -11,22 +11,24 @@
 
 namespace structout::context_free {
 
-// Follows the terminals that may stand somewhere side by side. A lexeme ends where none
-// of them can go on, or where a lazy one accepts it, and is one of each terminal that
-// accepts it. So the lexer is greedy, among the terminals that the grammar allows at the
+// Follows several terminals at once. A lexeme ends where none of them can go on, or where a
+// lazy one accepts it, and counts as the terminals that chosen() selects among those that
+// accept it. So the lexer is greedy among the terminals that the grammar allows at the
 // place (a contextual lexer: Van Wyk and Schwerdfeger, "Context-Aware Scanning for Parsing
 // Extensible Languages", 2007).
 //
-// Bytes that no terminal tells apart are of one class, and take one entry of its tables.
+// A state is a set of states of the terminals' automata, made on first use: a known step
+// costs one table lookup, a new one a step of each automaton. Bytes that no terminal tells
+// apart share a class, and one entry of the table.
 class Lexer {
  public:
   static constexpr uint32_t kStuck = 0;  // no terminal can go on
 
-  // `is_plain`: a lexeme counts as each terminal that accepts it, and a lazy terminal ends
-  // no other's.
+  // `is_plain`: a lexeme counts as every terminal that accepts it, and a lazy terminal ends
+  // no lexeme of others.
   explicit Lexer(const Network& network, bool is_plain = false);
 
-  // A set of terminals has a number, the empty set 0.
+  // Returns the number of a set of terminals; that of the empty set is 0.
   uint32_t set_of(const std::vector<uint32_t>& terminals) { return sets_.number_of(terminals); }
   const uint32_t* begin(uint32_t set) const { return sets_.begin(set); }
   const uint32_t* end(uint32_t set) const { return sets_.end(set); }
@@ -35,7 +37,7 @@ class Lexer {
   // The state in front of a lexeme of one of the terminals.
   uint32_t start(uint32_t set);
 
-  // The state after a byte of the lexeme.
+  // The state after a byte of the lexeme, kStuck if no terminal can read it.
   uint32_t after(uint32_t state, uint8_t byte, engine::Budget& budget) {
     uint8_t byte_class = class_of_byte_[byte];
     uint32_t known = after_[size_t(state) * num_classes() + byte_class];
@@ -45,40 +47,42 @@ class Lexer {
   uint32_t num_classes() const { return uint32_t(byte_of_class_.size()); }
   uint8_t class_of(uint8_t byte) const { return class_of_byte_[byte]; }
 
-  // One byte of each class, a byte that texts may consist of. Not of classes without one.
+  // Returns a byte of each class, one that texts may consist of. Omits classes without such
+  // a byte.
   std::vector<uint8_t> bytes_with_tokens() const;
 
-  // Which terminals a lexeme counts as if all of these match it: the lazy ones if there are
-  // any, among them those of the highest priority, and what is ignored. Of terminals that
-  // end with a stop, those of one stop.
+  // Returns the terminals that a lexeme counts as if all of these match it. Lazy terminals
+  // win over others, then a higher priority wins, then ignored terminals over others. A
+  // winner with another stop than the first one drops out.
   static std::vector<uint32_t> chosen(const Network& network, std::vector<uint32_t> terminals);
 
-  // The set of terminals that accept what was read of the lexeme. Not those that accept
-  // the empty text, if nothing was read.
+  // The set of terminals that the lexeme counts as if it ends in this state. It is empty in
+  // front of the first byte, even if a terminal accepts the empty text.
   uint32_t accepted(uint32_t state) const { return accepted_[state]; }
 
-  // Whether a lexeme of the terminal ends as soon as it may once it has taken some number
-  // of tokens, whatever would extend it.
+  // True if the terminal has max_tokens: once its lexeme has taken so many tokens, it ends
+  // as soon as it may, even if more bytes could extend it.
   bool has_token_limit(uint32_t terminal) const {
     return network_.terminals()[terminal].options.max_tokens != engine::kUnbounded;
   }
 
-  // Whether a terminal would go on though it has taken so many tokens.
+  // True if a terminal that could go on has used up its limit after `num_tokens` tokens.
   bool exceeds_limit(uint32_t state, uint32_t num_tokens) const;
 
-  // The state without the terminals that have taken so many tokens, and the set of those
-  // among them that accept what was read.
+  // Drops the terminals that have used up their limit after `num_tokens` tokens. Returns
+  // the state without them, and the set of the dropped ones that accept the lexeme in this
+  // state.
   struct Limited {
     uint32_t state, accepted;
   };
   Limited limited(uint32_t state, uint32_t num_tokens);
 
-  // The set of the terminals with a limit that accept what was read. Empty unless more can
-  // be read that leads back to the state: then it can be that of a text that has reached
-  // the limit.
+  // The set of the terminals with a limit that accept the lexeme in this state. It is empty
+  // unless bytes lead from the state back to it: only then is it certain that a lexeme in
+  // this state can have reached the limit.
   uint32_t accepted_at_limit(uint32_t state, engine::Budget& budget);
 
-  // Whether nothing was read.
+  // True in front of the first byte of a lexeme.
   bool is_fresh(uint32_t state) const { return items_.count(state) != 0 && items_.begin(state)->place == kFresh; }
 
   uint32_t num_states() const { return uint32_t(accepted_.size()); }
@@ -88,7 +92,7 @@ class Lexer {
   }
 
  private:
-  static constexpr uint32_t kFresh = 0;  // nothing was read
+  static constexpr uint32_t kFresh = 0;  // in front of the first byte
   struct Item {
     uint32_t terminal;
     uint32_t place;  // 1 + the state of its automaton, or kFresh

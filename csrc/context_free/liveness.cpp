@@ -9,9 +9,11 @@ namespace structout::context_free {
 
 namespace {
 
-// Symbols from each state to the end of its rule, at least.
+// Returns for each state a lower bound on the symbols to the end of its rule. Tokens that
+// are matched by their ids count as none.
 std::vector<uint32_t> symbols_to_rule_end(const Network& network) {
-  // What each state is a way on for, and each start of a rule; and where symbols lead to.
+  // `before`: the states that lead to a state, or that call the rule that starts with it.
+  // `after`: the states that the symbols of a state lead to.
   std::vector<std::vector<uint32_t>> before(network.num_states()), after(network.num_states());
   std::vector<uint32_t> least(network.num_states(), kNone), pending;
   uint32_t num_symbols = network.has_lexer() ? uint32_t(network.terminals().size()) : 256;
@@ -142,7 +144,7 @@ std::optional<bool> EndSearch::at_a_glance(Reader& reader, const LexerPlace& pla
   Lexer& lexer = reader.lexer();
   const std::vector<SureWays::Completion>& completions = sure_ways_.completions(place.lexer_state, budget);
   const std::vector<Item> items = reader.stacks().items(place.node);
-  bool has_others = false;  // whether an embedded text or a token may follow here
+  bool has_others = false;  // true if an embedded text or a token may begin here
   for (const Item& item : items) {
     if (item.state >= kHole || !reader.is_between(place)) continue;
     bool is_good = false;

@@ -1,4 +1,5 @@
-// States that many bytes lead back to, as those inside of strings, comments and names.
+// Loops: states that many bytes lead back to, such as those inside strings, comments and
+// names.
 #pragma once
 
 #include <array>
@@ -10,23 +11,25 @@
 
 namespace structout::context_free {
 
-// What leads from a state back to it.
+// The bytes that lead from a state back to it. Inside a JSON string, for example, letters,
+// digits and most other characters do. So most tokens need not be walked byte by byte
+// there: see below_in().
 struct Loop {
-  engine::ByteGroups groups = 0;  // all bytes of them do; those above ASCII as whole characters
-  engine::ByteGroups dead = 0;    // all bytes of them lead nowhere
-  bool is_strict = false;         // whether what is not UTF-8 leads nowhere, if `groups` has characters above ASCII
-  std::array<uint32_t, engine::utf8::kNumStates> inside{};  // the states inside of these, by the state of UTF-8
+  engine::ByteGroups groups = 0;  // all their bytes lead back; those above ASCII as whole characters
+  engine::ByteGroups dead = 0;    // all their bytes lead nowhere
+  bool is_strict = false;         // true if invalid UTF-8 leads nowhere, if `groups` has characters above ASCII
+  std::array<uint32_t, engine::utf8::kNumStates> inside{};  // the states inside such characters, by the state of UTF-8
 };
 
-// Which tokens below a node of the trie are allowed in a loop.
+// The tokens below a node of the trie that are allowed since they stay in a loop.
 enum class Below : uint8_t {
-  kUnknown,  // tokens lead elsewhere
+  kUnknown,  // some tokens may lead elsewhere
   kNone,
   kAll,
-  kThoseLike,  // those of bytes that lead back. A last character that is cut is on the way back
+  kThoseLike,  // the tokens whose bytes all lead back; the last character may be cut
 };
 
-// `utf8_state`: how far the node is in a character.
+// `utf8_state`: the state of UTF-8 after the bytes of the node.
 inline Below below_in(const Loop& loop, const engine::BytesBelow& bytes, uint32_t node, uint8_t utf8_state) {
   using engine::BytesBelow;
   engine::ByteGroups groups = bytes.groups(node);
@@ -38,8 +41,10 @@ inline Below below_in(const Loop& loop, const engine::BytesBelow& bytes, uint32_
   return has_other || (groups & loop.dead) != 0 ? Below::kThoseLike : Below::kAll;
 }
 
-// `after(state, byte)` is a number of a state, `is_usual(state)` tells whether tokens may
-// simply end there, and `is_dead(state, after)` whether a state that a byte leads to is none.
+// Computes the loop of a state. `after(state, byte)` returns the next state.
+// `is_usual(state)` is true if tokens may end there as anywhere in the loop.
+// `is_dead(state, next)` is true if no text goes on by a byte that leads from `state` to
+// `next`.
 template <typename After, typename IsUsual, typename IsDead>
 Loop loop_of(uint32_t state, After after, IsUsual is_usual, IsDead is_dead) {
   using engine::BytesBelow;
@@ -57,7 +62,8 @@ Loop loop_of(uint32_t state, After after, IsUsual is_usual, IsDead is_dead) {
   loop.dead &= ~alive;
   loop.groups &= ~others;
   if (!may_loop || loop.groups == 0) return loop;
-  // Each state of UTF-8 must lead through one state, so that all characters lead back.
+  // Inside characters there must be one state for each state of UTF-8, so that all
+  // characters lead back.
   std::array<uint32_t, utf8::kNumStates>& at = loop.inside;
   at.fill(UINT32_MAX);
   at[utf8::kBetween] = state;
@@ -84,10 +90,11 @@ Loop loop_of(uint32_t state, After after, IsUsual is_usual, IsDead is_dead) {
   return loop;
 }
 
-// The loops of states, as far as they were asked for.
+// Caches the loops of states, which it computes on first use.
 class Loops {
  public:
-  // A state of a loop: the one that is led back to, or one inside of a character.
+  // A position in the loop of `state`: between characters, or inside a character in a state
+  // of UTF-8.
   struct Place {
     uint32_t state;
     uint8_t utf8_state;
@@ -96,7 +103,7 @@ class Loops {
   template <typename After, typename IsUsual, typename IsDead>
   Place place_of(uint32_t state, After after, IsUsual is_usual, IsDead is_dead) {
     if (places_.size() <= state) {
-      loops_.resize(state + 1);  // first: the size of places_ tells that both are there
+      loops_.resize(state + 1);  // first: places_ is resized only once loops_ is large enough
       places_.resize(state + 1, {kNone, 0});
     }
     if (places_[state].state == kNone) {

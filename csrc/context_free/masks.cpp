@@ -55,9 +55,9 @@ Masks::Next Masks::computed_after(Node node, uint8_t byte, engine::Budget& budge
                                                                    !stacks_.embedded_starts(next, budget).empty()};
 }
 
-// Whether a word may end anywhere, also one after a space: one letter leads to a place that
-// the next leads back to, and a hole may be next. Most tokens are words, so most would be
-// exits.
+// True if a word may end after any letter, directly or after a space: one letter leads to a
+// state that the next letter leads back to, and that has a hole. Most tokens are words, so
+// most of them would be exits.
 bool Masks::is_open_ended(Node start, engine::Budget& budget) {
   uint32_t known = is_open_ended_.find(start, 0);
   if (known != PairTable::kMissing) return known == 1;
@@ -87,7 +87,7 @@ class Masks::UpperPart {
     return to_.node_of(items, budget_);
   }
 
-  // What the holes stand for.
+  // By hole: the real node.
   std::vector<Node> belows;
 
  private:
@@ -106,9 +106,9 @@ class Masks::UpperPart {
   uint32_t num_nodes_ = 0;
 };
 
-// A piece with an exit in most of its tokens is of no use, since another must go on from
-// all of these. Mostly the words of a text may go on where its rule returns to, so that
-// the tokens do not leave two or three rules together.
+// A piece with an exit in most of its tokens is of no use, since another piece must go on
+// from all of these. So an open-ended start also takes in the rules that it returns to, one
+// level after the other, until most words stay inside; two or three levels mostly suffice.
 Masks::Start Masks::start_of(const Item& item, bool is_closed, Stacks& stacks, engine::Budget& budget) {
   Start start = {stacks_.above_hole(item.state, is_closed, budget), {item.below}};
   if (!is_open_ended(start.node, budget)) return start;
@@ -160,8 +160,9 @@ uint32_t Masks::add_piece(Piece piece) {
   return uint32_t(pieces_.size() - 1);
 }
 
-// `start`: a state of the lexer, a node of stacks_, a language from kEmbedded on, or a
-// state whose tokens are read by their ids.
+// Returns the number of a piece, which is walked on first use. `start`: a state of the
+// lexer, a node of stacks_, a language from kEmbedded on, or, with kTokenIds, a state that
+// matches tokens by their ids.
 uint32_t Masks::piece_of(uint32_t trie_nodes, uint32_t start, Reader& reader, engine::Budget& budget) {
   uint32_t known = piece_numbers_.find(trie_nodes, start);
   if (known != PairTable::kMissing) return known;
@@ -188,7 +189,8 @@ Masks::Branch Masks::branch_after(const std::vector<uint32_t>& trie_nodes, Node 
 std::optional<std::vector<uint32_t>> Masks::pieces_of(Reader& reader, const std::vector<Branch>& branches,
                                                       const HasEnd& has_end, engine::Budget& budget) {
   if (is_full_) return std::nullopt;
-  // An ambiguous text may have any number of different tops.
+  // An ambiguous text may have any number of different tops, so regions start anew once
+  // they are large.
   if (regions_ != nullptr && regions_->memory_bytes() > kMaxRegionBytes) {
     regions_ = std::make_unique<Regions>(*this, network_, lexer_);
   }

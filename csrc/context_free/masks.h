@@ -1,4 +1,4 @@
-// From a place in a text to the tokens that may follow.
+// Masks: the tokens that may follow at a place of a text.
 #pragma once
 
 #include <cstdint>
@@ -20,45 +20,53 @@
 
 namespace structout::context_free {
 
-// A mask is the union of pieces. A piece is what the tokens below some nodes of the
-// vocabulary's trie do from one state of a rule (or of the lexer), whatever lies below it
-// on the stack: which of them end there, and the nodes in front of which others leave the
-// rule (or the lexeme). These go on as another piece, where the rule returns to. So a
-// piece is walked once, however deep the stack is, and places with the same pieces have
-// one mask. So are what tokens do from the begin of an embedded text, and the tokens that
-// a state reads by their ids.
+// A mask is the union of pieces. A piece describes the tokens below some nodes of the
+// vocabulary's trie, read from one state of a rule (or of the lexer), whatever lies below
+// it on the stack: the tokens that end there, and its exits, which are the nodes in front
+// of which other tokens leave the rule (or the lexeme). After an exit the tokens go on as
+// another piece, from the states that the rule returns to. For example, the token `"]`
+// leaves the rule of a JSON value in front of `]`, and a piece of the array goes on.
+//
+// So a piece is walked once, however deep the stack is, and places with the same pieces
+// share a mask. A place with known pieces costs a search over their exits; a new piece
+// costs a walk over a part of the trie. Further kinds of pieces are the tokens from the
+// begin of an embedded text, and the tokens that a state matches by their ids.
 class Masks {
  public:
   using Branch = context_free::Branch;
 
-  // Whether a text can be finished. It is asked where tokens end, and a lexer might not leave a way to the end.
+  // `has_end(place)`: true if a text can be finished from the place. Called where tokens
+  // end, since a lexer might not leave a way to the end.
   using HasEnd = std::function<bool(const LexerPlace&)>;
 
   Masks(const Network& network, Lexer& lexer, SureWays& sure_ways,
         std::shared_ptr<const engine::VocabularyTrie> vocabulary);
   ~Masks();
 
-  // The mask of a place, which must not be dead. Null if too many bytes are kept.
+  // Returns the mask of a place, which must not be dead. Null if pieces_of() returns
+  // nothing, or if there is no room for the mask.
   const engine::Mask* mask(Reader& reader, const LexerPlace& place, const HasEnd& has_end, engine::Budget& budget);
 
-  // In front of all tokens, or after nodes of the trie where embedded texts end.
+  // Starts of a search: in front of all tokens, or after the nodes of the trie where
+  // embedded texts end.
   Branch at(const LexerPlace& place) const { return {whole_trie_, place.node, place.lexer_state, true}; }
   Branch branch_after(const std::vector<uint32_t>& trie_nodes, Node below, Reader& reader, engine::Budget& budget);
 
-  // The pieces that have tokens, by increasing numbers. None if too many bytes are kept,
-  // or if it is not sure that a text can be finished after tokens that are read by their
-  // ids.
+  // Returns the pieces that have tokens, by increasing numbers. Returns nothing if there is
+  // no room for more pieces, or if it is not sure that the text can be finished after each
+  // token matched by its id.
   std::optional<std::vector<uint32_t>> pieces_of(Reader& reader, const std::vector<Branch>& branches,
                                                  const HasEnd& has_end, engine::Budget& budget);
   void add_tokens(const std::vector<uint32_t>& pieces, uint32_t* row) const;
 
-  // Adds the tokens of a place by a walk over whole places. `is_allowed(place)` is asked
-  // where a token ends.
+  // Adds the tokens of a place by a walk over the whole trie that reads each byte from full
+  // places, without pieces. `is_allowed(place)` decides at the end of each token.
   template <typename IsAllowed>
   void add_by_walk(Reader& reader, const Place& place, engine::Budget& budget, IsAllowed is_allowed,
                    uint32_t* row) const;
 
-  // The same for the tokens below a node of the trie, in front of which the place stands.
+  // Adds only the tokens below a node of the trie; `place` is the place after the bytes of
+  // the node.
   template <typename IsAllowed>
   void add_below(uint32_t trie_node, Reader& reader, const Place& place, engine::Budget& budget, IsAllowed is_allowed,
                  uint32_t* row) const;
@@ -74,7 +82,8 @@ class Masks {
     uint32_t label;       // the accepted terminals; without a lexer, a hole; 0 of embedded texts
     uint32_t trie_nodes;  // a list of trie_nodes_
   };
-  // Tokens that are only allowed where texts in a state of the lexer can be finished.
+  // Tokens that end in a state of the lexer from which it is not sure that texts can be
+  // finished. They are allowed if HasEnd is true for it and the present stacks.
   struct Guarded {
     uint32_t lexer_state;
     uint32_t piece;  // the number of the piece of these tokens
@@ -91,7 +100,8 @@ class Masks {
     std::vector<Exit> exits;
     std::vector<Guarded> guarded;
   };
-  // What the tokens below one node of the trie do. Pieces are made of parts.
+  // The part of a piece below one node of the trie. Parts of large subtrees are cached,
+  // since other walks come to the same node in the same state.
   struct Part {
     using Lists = std::vector<std::pair<uint32_t, std::vector<uint32_t>>>;
     TokenSet tokens;
@@ -106,8 +116,9 @@ class Masks {
   static constexpr uint32_t kMaxReturns = 8, kMaxReturnNodes = 64;  // that a piece looks through
   static constexpr uint32_t kMaxHolesOfPiece = 8;
 
-  // In the place of a start: that of an embedded text, whose language is added. In the
-  // place of nodes of the trie: tokens that a state reads by their ids.
+  // Special arguments of piece_of(). kEmbedded plus a language as the start: the begin of
+  // an embedded text. kTokenIds instead of nodes of the trie: the tokens that a state
+  // matches by their ids.
   static constexpr uint32_t kEmbedded = 1u << 31, kTokenIds = kNone - 1;
 
   const Piece& piece(uint32_t number) const { return pieces_[number]; }
@@ -115,22 +126,24 @@ class Masks {
   uint32_t add_piece(Piece piece);
   uint32_t piece_of(uint32_t trie_nodes, uint32_t start, Reader& reader, engine::Budget& budget);
 
-  // Numbers a list of nodes of the trie, given those whose children's bytes come next.
+  // Returns the number of a list of nodes of the trie, in the form of trie_nodes_. The
+  // argument has the nodes whose children's bytes come next.
   uint32_t list_of(std::vector<uint32_t> trie_nodes);
 
-  // Where the walk of a piece begins, without a lexer: the state of an item above holes, and
-  // what they stand for.
+  // The start of the walk of a piece, without a lexer: the state of an item above holes,
+  // and for each hole the real node.
   struct Start {
     Node node;
     std::vector<Node> belows;
   };
   Start start_of(const Item& item, bool is_closed, Stacks& stacks, engine::Budget& budget);
 
-  // The upper part of some stacks: so many returns, then holes. Nothing if it is large.
+  // Copies the upper part of some stacks, down to a number of returns, and puts holes below
+  // it. Gives up if it is large.
   class UpperPart;
   bool is_open_ended(Node start, engine::Budget& budget);
 
-  // The stacks above a hole after a byte.
+  // The stacks above holes after a byte.
   struct Next {
     Node node = kNone;
     uint8_t holes = 0;  // a bit for each
@@ -162,10 +175,10 @@ class Masks {
   std::unique_ptr<Regions> regions_;  // null if they are of no use
   BranchSet branches_;                // of the present search
   size_t piece_bytes_ = 0;            // of parts, too
-  bool is_full_ = false;              // whether too many bytes are kept
+  bool is_full_ = false;              // true if there is no room for more pieces or masks
   Loops loops_;                       // of states of the lexer, or of nodes of stacks_
   std::vector<uint32_t> row_;
-  std::vector<uint8_t> is_start_;  // by node of the trie: whether a walk that is not over starts there
+  std::vector<uint8_t> is_start_;  // by node of the trie: 1 if a walk that is not over starts there
   uint64_t num_trie_steps_ = 0;
 };
 

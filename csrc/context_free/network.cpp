@@ -11,13 +11,14 @@ namespace structout::context_free {
 
 namespace {
 
-// Rules with at most so many states are copied to where they are called, unless they are
+// Rules with at most this many states are copied into their callers, unless they are
 // recursive.
 constexpr size_t kMaxCopiedStates = 40;
 
 }  // namespace
 
-// Builds the automata of rules, those that a rule calls before its own.
+// Builds the automata of all rules: a group of rules that call each other at once, after
+// the rules that the group calls.
 class NetworkBuilder {
  public:
   NetworkBuilder(const engine::Rules& rules, uint32_t root, const NetworkOptions& options, const engine::Limits& limits,
@@ -102,7 +103,8 @@ class NetworkBuilder {
       for (size_t i = 0; i < group.size(); ++i) (*written_)[group[i]] = std::move(nfas[i]);
       return;
     }
-    // Least fixpoints.
+    // Least fixpoints: the rules that match the empty text, then those that have a text at
+    // all.
     auto mark_all = [&](std::vector<uint8_t>& marks, auto holds) {
       for (bool has_changed = true; has_changed;) {
         has_changed = false;
@@ -234,7 +236,7 @@ class NetworkBuilder {
     return end;
   }
 
-  // Whether a part consists of bytes only.
+  // True if a part has no rules, terminals, embedded languages or tokens, so bytes alone.
   bool is_regular(uint32_t index) {
     auto found = is_regular_.find(index);
     if (found != is_regular_.end()) return found->second;
@@ -424,7 +426,8 @@ void Network::rank_rules(const std::vector<RuleAutomaton>& automata) {
       for (const Call& call : state.calls) all_calls[rule].push_back(call.rule);
     }
   }
-  // A call at the end of a rule leaves nothing on the stack.
+  // A call at the end of a rule leaves nothing on the stack, so it alone makes no stack
+  // unbounded.
   engine::Components cycles(all_calls);
   for (uint32_t rule = 0; rule < num_rules(); ++rule) {
     for (const RuleState& state : automata[rule]) {

@@ -16,12 +16,12 @@
 
 namespace structout::context_free {
 
-// What a lexer reads as one symbol.
+// A regular language whose texts, the lexemes, a lexer reads as one symbol.
 struct Terminal {
   engine::Automaton automaton;
   engine::TerminalOptions options{};
   bool is_ignored = false;  // may stand between others
-  int priority = 0;         // of several that read the same text, those of the highest count
+  int priority = 0;         // of several terminals that match the same lexeme, the highest wins
   bool operator==(const Terminal& other) const {
     return options == other.options && is_ignored == other.is_ignored && priority == other.priority &&
            automaton == other.automaton;
@@ -29,32 +29,36 @@ struct Terminal {
 };
 
 struct NetworkOptions {
-  // Whether symbols are terminals, instead of bytes.
+  // True if symbols are terminals; otherwise they are bytes.
   bool has_lexer = false;
 
-  // Parts that may stand between terminals. `ignores_once`: one of them, not several.
+  // Parts that may stand between terminals. `ignores_once`: at most one of them, not
+  // several in a row.
   std::vector<uint32_t> ignored;
   bool ignores_once = false;
 
-  // The bytes that texts may consist of. A lexer follows all texts of terminals, also those
-  // that nobody can write.
+  // The bytes that texts may consist of. Terminals keep their texts with other bytes, and
+  // the lexer follows those, too.
   std::array<bool, 256> allowed_bytes;
 
   NetworkOptions() { allowed_bytes.fill(true); }
 };
 
-// Tells embedded languages from terminals and tokens, and back. No terminal has such a
-// number.
+// The symbols of embedded languages, and back. They end just below kFirstToken, so no
+// terminal and no token has such a number.
 constexpr uint32_t symbol_of_embedded(uint32_t language) { return kFirstToken - 1 - language; }
 constexpr uint32_t embedded_of_symbol(uint32_t symbol) { return kFirstToken - 1 - symbol; }
 
-// Rules without empty texts, without left recursion and without ways that lead to no
-// text. States of all rules are numbered together.
+// A recursive transition network (Woods, "Transition network grammars for natural language
+// analysis", 1970): each rule is a deterministic automaton over symbols and calls of rules.
+// Invariants: no rule matches the empty text, none is left recursive, and every way leads
+// to a text. Small rules that are not recursive are copied into their callers. States of
+// all rules share one numbering.
 class Network {
  public:
-  // `written`: gets the rules as they are written instead, those of the pattern, then the
-  // root's; embedded languages are called by the numbers that follow. The network has nothing
-  // but their terminals and languages then.
+  // `written`: if not null, receives the rules as they are written, those of the pattern,
+  // then the root's. They call embedded languages by the numbers that follow. The network
+  // then has only their terminals and languages, and no states.
   //
   // Throws PatternError and LimitError.
   Network(const engine::Rules& rules, uint32_t root, const NetworkOptions& options, const engine::Limits& limits,
@@ -62,10 +66,10 @@ class Network {
 
   bool has_lexer() const { return has_lexer_; }
   bool ignores_once() const { return ignores_once_; }
-  bool has_token_limits() const { return has_token_limits_; }  // whether a terminal has max_tokens
-  bool is_empty() const { return is_empty_; }                  // whether there is no text
-  bool is_recursive() const { return is_recursive_; }          // whether stacks have no bound
-  bool matches_empty() const { return matches_empty_; }        // whether the empty text belongs to it
+  bool has_token_limits() const { return has_token_limits_; }  // true if a terminal has max_tokens
+  bool is_empty() const { return is_empty_; }                  // true if there is no text
+  bool is_recursive() const { return is_recursive_; }          // true if stacks have no bound
+  bool matches_empty() const { return matches_empty_; }        // true if the empty text belongs to it
   uint32_t num_states() const { return uint32_t(states_.size()); }
   uint32_t num_rules() const { return uint32_t(starts_.size()); }
 
@@ -74,21 +78,23 @@ class Network {
     return next_[size_t(state) * num_classes_ + (has_lexer_ ? symbol : class_of_byte_[symbol])];
   }
   uint32_t next_of_token(uint32_t state, uint32_t token) const;
-  // Bytes of one class lead to the same states. Without a lexer.
+  // Bytes of one class lead to the same states. Only without a lexer.
   uint32_t num_byte_classes() const { return num_classes_; }
   uint8_t byte_class(uint8_t byte) const { return class_of_byte_[byte]; }
 
   bool is_accepting(uint32_t state) const { return states_[state].is_accepting; }
 
-  // Whether a rule ends in the state, and cannot go on.
+  // True if the rule ends in the state, and cannot go on. A call that leads to such a state
+  // is a tail call, which leaves nothing on the stack.
   bool is_end(uint32_t state) const { return states_[state].is_end; }
 
-  // Whether anything may follow in the state before a call or the end of the rule.
+  // True if the state itself reads a symbol or an embedded text, apart from calls of rules
+  // and the end of its rule.
   bool reads_symbols(uint32_t state) const { return states_[state].reads_symbols; }
   const Call* calls_begin(uint32_t state) const { return calls_.data() + states_[state].calls_begin; }
   const Call* calls_end(uint32_t state) const { return calls_.data() + states_[state].calls_end; }
 
-  bool may_consist_of(uint8_t byte) const { return allowed_bytes_[byte]; }  // whether texts may
+  bool may_consist_of(uint8_t byte) const { return allowed_bytes_[byte]; }  // true if texts may contain it
 
   // Calls of embedded languages, by their numbers.
   const Call* embedded_begin(uint32_t state) const { return embedded_calls_.data() + states_[state].embedded_begin; }
@@ -109,7 +115,8 @@ class Network {
     return uint32_t(std::upper_bound(starts_.begin(), starts_.end(), state) - starts_.begin() - 1);
   }
 
-  // A rule that begins with another has a lower rank.
+  // Ranks order the rules: one that begins with a call of another has a lower rank than the
+  // called one.
   uint32_t rank(uint32_t rule) const { return ranks_[rule]; }
   uint32_t rule_of_rank(uint32_t rank) const { return rule_of_rank_[rank]; }
 

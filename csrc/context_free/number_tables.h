@@ -12,7 +12,7 @@
 
 namespace structout::context_free {
 
-// Values of type uint32_t for pairs of numbers.
+// A hash table from pairs of numbers to numbers: open addressing, at most half full.
 class PairTable {
  public:
   static constexpr uint32_t kMissing = UINT32_MAX;

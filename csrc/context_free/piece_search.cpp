@@ -8,7 +8,7 @@ namespace structout::context_free {
 
 namespace {
 
-constexpr size_t kMaxComparedBelow = 4;  // nodes, with those that a rule returns to
+constexpr size_t kMaxComparedBelow = 4;  // nodes of earlier branches that a new one is compared with
 
 }  // namespace
 
@@ -35,7 +35,9 @@ void Masks::PieceSearch::go_on(const Branch& branch) {
   pending_.push_back(branch);
 }
 
-// In an ambiguous grammar a rule often returns to what is already there.
+// True if a recent branch at the same nodes of the trie has all stacks of this one, as
+// often in ambiguous grammars, whose rules return to stacks that are already there.
+// Otherwise remembers this one.
 bool Masks::PieceSearch::is_there(const Branch& branch) {
   if (branch.is_closed || network_.has_lexer()) return false;
   std::vector<Node>& nodes = open_nodes_[branch.trie_nodes];
@@ -46,7 +48,8 @@ bool Masks::PieceSearch::is_there(const Branch& branch) {
   return false;
 }
 
-// Returns whether the states on top of the branch were found in a region.
+// Follows a branch by the region of the states on top of it. Returns false if there are no
+// regions, or if the top needs too many holes.
 bool Masks::PieceSearch::follow_region(const Branch& branch) {
   if (masks_.regions_ == nullptr) return false;
   if (branch.lexer_state == Lexer::kStuck) return true;

@@ -1,4 +1,4 @@
-// Which pieces a mask has.
+// The search for the pieces of a mask.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,9 @@
 
 namespace structout::context_free {
 
-// Follows branches from where a text stands: a piece for each, and further branches where
-// the exits of the piece lead.
+// Follows branches from the places of a text. A branch adds the piece at its start, and
+// each exit of this piece leads to further branches. Equal branches are followed once: see
+// BranchSet.
 class Masks::PieceSearch {
  public:
   PieceSearch(Masks& masks, Reader& reader, const HasEnd& has_end, engine::Budget& budget)
@@ -32,7 +33,8 @@ class Masks::PieceSearch {
   bool has_end_after_tokens(uint32_t state);
   uint32_t add_piece(uint32_t trie_nodes, uint32_t start);
 
-  // In front of all tokens, where also those may stand that are read by their ids.
+  // True in front of whole tokens, where the text may also go on by a token matched by its
+  // id.
   bool is_in_front(const Branch& branch) const {
     return network_.has_tokens() && branch.trie_nodes == masks_.whole_trie_;
   }
@@ -45,7 +47,7 @@ class Masks::PieceSearch {
   std::vector<Branch> pending_;
   std::vector<uint32_t> numbers_;  // of pieces
   std::unordered_map<uint32_t, std::vector<Node>>
-      open_nodes_;                               // those that are not closed, by list of nodes of the trie
+      open_nodes_;  // by list of nodes of the trie: the nodes of branches that are not closed
   std::unordered_map<Node, Regions::Top> tops_;  // of nodes that were reached
   bool are_ends_sure_ = true;
 };

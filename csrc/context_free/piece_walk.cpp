@@ -110,8 +110,8 @@ bool Masks::Walk::add_loop(uint32_t node, uint32_t state) {
   auto after = [&](uint32_t from, uint8_t byte) {
     return has_lexer ? masks_.lexer_.after(from, byte, budget_) : masks_.after(from, byte, budget_).node;
   };
-  // Where it is not sure that texts can be finished, all of these can or none: inside of a
-  // character there is no other way than back to the state.
+  // If it is not sure that texts at the state can be finished, either all texts in the loop
+  // can or none: the only way out of a character leads back to the state.
   auto is_usual = [&](uint32_t of) {
     if (has_lexer) return of == state || leads_like(of, masks_.sure_ways_.is_safe(state, budget_));
     return of != Stacks::kDead && !masks_.stacks_.has_hole(of) && masks_.stacks_.embedded_starts(of, budget_).empty();
@@ -318,7 +318,7 @@ void Masks::Walk::walk_rules(const std::vector<uint32_t>& nodes, Node start) {
           next.reads_symbols = true;
         }
         states_[read.depth + 1] = next.node;
-        // Where a walk starts again below, it does so by itself then.
+        // A start below this child has its own walk then.
         if (next.reads_symbols && add_loop(child, next.node)) next.reads_symbols = false;
         if (next.reads_symbols && read.end - child >= kMinNodesOfPart) {
           bool has_starts = nodes.size() > 1 && std::upper_bound(nodes.begin(), nodes.end(), child) !=

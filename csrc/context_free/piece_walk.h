@@ -11,7 +11,7 @@
 
 namespace structout::context_free {
 
-// Walks over the trie from one start.
+// Computes a piece by walks over the trie from one start.
 class Masks::Walk {
  public:
   Walk(Masks& masks, Reader& reader, engine::Budget& budget)
@@ -22,11 +22,12 @@ class Masks::Walk {
   Piece walk(uint32_t trie_nodes, uint32_t start);
 
  private:
-  // What the tokens below one node do.
+  // Computes the part below one node.
   Part walk_below(uint32_t node, uint32_t state);
 
-  // Adds what the tokens below a node do, if they are so many that it is kept: other
-  // walks come to the same node in the same state.
+  // Adds the part below a node, if that has at least kMinNodesOfPart nodes. Parts are
+  // cached, since other walks come to the same node in the same state. Returns false if it
+  // adds nothing.
   bool add_part(uint32_t node, uint32_t state);
   void add_row(const std::vector<uint32_t>& row);
 
@@ -37,41 +38,43 @@ class Masks::Walk {
   void count_step();
   TokenSet set_of(const std::vector<uint32_t>& tokens) const;
 
-  // All that were added.
+  // The set of all tokens that the walk has added.
   TokenSet token_set() const;
   void add_tokens(uint32_t node, std::vector<uint32_t>& tokens);
   void add_token_ids(uint32_t state);
 
-  // Adds the tokens below a node if they need not be read byte by byte: where their bytes
-  // lead back to one state, or nowhere.
+  // Adds the tokens below a node and returns true, if their bytes lead back to one state,
+  // or nowhere: then no walk below the node is needed.
   bool add_loop(uint32_t node, uint32_t state);
   void add_those_like(engine::ByteGroups groups, uint32_t skipped, uint32_t node, std::vector<uint32_t>& to);
 
-  // Whether the bytes on the way to a node, after so many, are of some groups, and lead to a
-  // state of UTF-8.
+  // True if the bytes on the way to a node, without the first `skipped` of them, belong to
+  // `groups` and lead to the given state of UTF-8.
   bool is_way_of(engine::ByteGroups groups, uint32_t skipped, uint32_t node, uint8_t utf8_state) const;
 
-  // Whether a state of the lexer inside of a character is safe, or leads nowhere but to the
-  // character's end.
+  // True if tokens that end inside a character can be finished just as those at the loop's
+  // own state. `is_sure`: true if that state is safe; then the inner state must be safe,
+  // too. Otherwise it must lead nowhere but to the end of the character.
   bool leads_like(uint32_t inside_character, bool is_sure);
 
-  // From the begin of an embedded text.
+  // Walks from the begin of an embedded text.
   void walk_embedded(const std::vector<uint32_t>& nodes, uint32_t language);
 
-  // The places where a lexeme ends are never below each other, so neither are the nodes.
+  // Walks one lexeme from each of the nodes. No node is below another, since the places
+  // where a lexeme ends never are.
   void walk_lexemes(const std::vector<uint32_t>& nodes, uint32_t start);
 
-  // Returns whether the lexeme may go on below the node.
+  // Reads the byte of a node. Returns true if the walk has to go on below the node.
   bool read_lexeme(uint32_t node, uint8_t byte, uint32_t depth);
 
-  // Goes on after the embedded texts that begin and end on the way.
+  // Walks the rules, and goes on after embedded texts that begin and end inside tokens.
   void walk_all_rules(uint32_t trie_nodes, Node start);
   void add_all_tokens(const Piece& piece);
   void begin_embedded(Node node, const std::vector<uint32_t>& trie_nodes);
   void list_exits();  // from ends_
 
-  // A rule may end at nodes below each other, so the walk below one may pass another. It
-  // goes on from both then.
+  // Walks the rule from each of the nodes. A rule may end at nodes below each other, so the
+  // walk below one may pass another. From there it goes on with the stacks of both.
   void walk_rules(const std::vector<uint32_t>& nodes, Node start);
 
   Masks& masks_;
@@ -82,7 +85,7 @@ class Masks::Walk {
   std::vector<uint32_t> tokens_;
   std::vector<uint32_t> row_;                                 // of further tokens, if there are any
   std::array<std::vector<uint32_t>, kMaxHolesOfPiece> ends_;  // in front of other bytes, by holes
-  // Where embedded texts begin, by their languages and the stacks below.
+  // The nodes where embedded texts begin, by their languages and the stacks below.
   std::map<std::pair<uint32_t, Node>, std::vector<uint32_t>> embedded_;
   std::map<uint32_t, std::vector<uint32_t>> exits_;    // by label
   std::map<uint32_t, std::vector<uint32_t>> guarded_;  // tokens by the state of the lexer

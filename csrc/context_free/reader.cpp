@@ -19,7 +19,8 @@ std::string lexer_key(const Place& place) {
   return key;
 }
 
-// Collects the ways in which a text goes on.
+// Collects the alternatives of a place. Merges equal ones and, without a lexer, all stacks
+// into one node.
 class Reader::PlaceBuilder {
  public:
   PlaceBuilder(Reader& reader, engine::Budget& budget) : reader_(reader), budget_(budget) {}
@@ -77,7 +78,7 @@ Reader::Reader(const Network& network, Lexer& lexer, EmbeddedUse* embedded)
   }
 }
 
-// The terminals that may follow, without those that are ignored.
+// The terminals that the states read. Ignored ones are not among them.
 std::vector<uint32_t> Reader::allowed_terminals(const std::vector<uint32_t>& states) const {
   std::vector<uint32_t> allowed;
   for (uint32_t terminal = 0; terminal < network_.terminals().size(); ++terminal) {
@@ -87,7 +88,8 @@ std::vector<uint32_t> Reader::allowed_terminals(const std::vector<uint32_t>& sta
   return allowed;
 }
 
-// Stacks with the same states on top have one start.
+// Cached by node, and below that by the states on top: stacks with the same ones share a
+// start.
 uint32_t Reader::lexer_start(Node node, bool may_ignore) {
   std::vector<uint32_t>& starts = lexer_starts_[may_ignore];
   if (starts.size() <= node) starts.resize(stacks_.num_nodes(), kNone);
@@ -104,8 +106,8 @@ uint32_t Reader::lexer_start(Node node, bool may_ignore) {
 }
 
 uint32_t Reader::computed_lexer_start(const std::vector<uint32_t>& states, bool may_ignore) {
-  // What is ignored stands between terminals: not at the start of a text, and not after
-  // the last one that may follow.
+  // Ignored lexemes stand between terminals: not at the start of a text, and not after the
+  // last terminal that may follow.
   std::vector<uint32_t> allowed = allowed_terminals(states);
   for (uint32_t terminal = 0; terminal < network_.terminals().size() && may_ignore && !states.empty(); ++terminal) {
     if (lexer_.is_ignored(terminal)) allowed.push_back(terminal);
@@ -147,7 +149,8 @@ LexerPlace Reader::place_after_lexeme(Node node, uint32_t set, engine::Budget& b
   const Terminal& terminal = network_.terminals()[*lexer_.begin(set)];
   LexerPlace after = {next, lexer_start(next, may_ignore_after(set))};
   if (terminal.options.stop.empty()) return after;
-  // No other lexeme may end with the same stop: it would leave it to the next, and so on.
+  // The next lexeme must not end with a stop inside these bytes: it would leave that to its
+  // own next lexeme, and so on.
   auto ends_with_stop = [this](uint32_t lexer_state) {
     uint32_t accepted = lexer_.accepted(lexer_state);
     return accepted != 0 && !network_.terminals()[*lexer_.begin(accepted)].options.stop.empty();

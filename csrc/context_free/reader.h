@@ -17,7 +17,9 @@
 
 namespace structout::context_free {
 
-// Stacks in which a text stands, and how far it is in a lexeme.
+// A set of stacks and a state of the lexer. Inside a lexeme, the stacks are those in front
+// of it. Equality ignores `num_tokens`: of equal alternatives a place keeps the one with
+// the fewest tokens.
 struct LexerPlace {
   Node node = Stacks::kDead;
   uint32_t lexer_state = Lexer::kStuck;  // 0 without a lexer
@@ -29,30 +31,32 @@ struct LexerPlace {
 struct EmbeddedRun {
   std::shared_ptr<engine::EmbeddedStates> states;
   engine::PositionPtr position;
-  Node below;  // where its end returns to: see Stacks::returned()
+  Node below;  // its end returns to these stacks: see Stacks::returned()
 };
 
-// The mask of a place inside embedded texts, once it was found. `is_of_language`: whether
-// it is kept by the states of the first of these texts.
+// The mask of a place inside embedded texts, once it has been found. `is_of_language`: true
+// if it belongs to the states of the first of these texts, which must expand it.
 struct KnownMask {
   const engine::Mask* mask = nullptr;
   bool is_of_language = false;
 };
 
+// The alternatives of an ambiguous place: see Place::others.
 struct OtherPlaces {
   std::vector<LexerPlace> lexer_places;  // beside the first: a lexeme here may be an embedded text there
   std::vector<EmbeddedRun> runs;
   mutable KnownMask known_mask{};
 };
 
-// Where a text stands: in which stacks, and inside of which embedded texts. Where one of
-// them may end, the stacks after it are among the others.
+// The place of a text: its configuration. An ambiguous text has further lexer places, and
+// embedded texts that have begun, as `others`. If an embedded text may end here, the place
+// after it is among the lexer places already.
 struct Place : LexerPlace {
   std::shared_ptr<const OtherPlaces> others{};  // null if there are none
 
   bool is_dead() const { return node == Stacks::kDead && others == nullptr; }
 
-  // The embedded text in which the text stands, if it stands nowhere else.
+  // Returns the embedded text that has begun, if it is the only alternative, else null.
   const EmbeddedRun* only_run() const {
     bool is_only =
         node == Stacks::kDead && others != nullptr && others->lexer_places.empty() && others->runs.size() == 1;
@@ -60,16 +64,19 @@ struct Place : LexerPlace {
   }
 };
 
-// Keys are the bytes of numbers.
+// Appends the bytes of a number to a key.
 template <typename Number>
 void append_to_key(std::string& key, Number number) {
   key.append(reinterpret_cast<const char*>(&number), sizeof number);
 }
 
-// Different for places whose places in lexemes differ.
+// Returns a key that differs for places with different lexer places. Embedded texts do not
+// affect it.
 std::string lexer_key(const Place& place);
 
-// Places are named by numbers of this reader's stacks and of a lexer that readers share.
+// Computes the next place of a text after bytes and tokens. Places are numbers of this
+// reader's stacks and of a lexer that readers share. Without embedded languages a known
+// step within a lexeme costs one table lookup, and so does a known byte without a lexer.
 class Reader {
  public:
   // `embedded`: null if the network has no embedded languages.
@@ -81,13 +88,14 @@ class Reader {
     return after_all(place, byte, budget);
   }
 
-  // Bytes up to an end of an embedded text are read at once.
+  // Reads bytes. If the text is inside a single embedded text, that one reads all bytes up
+  // to its next possible end at once.
   Place after(Place place, const uint8_t* begin, const uint8_t* end, engine::Budget& budget);
 
-  // After a token that the grammar reads by its id.
+  // The place after a token that the grammar matches by its id.
   Place after_token(const Place& place, uint32_t token, engine::Budget& budget);
 
-  // Where a text stands that stands in one of two places.
+  // The union: the place of a text that is in one of two places.
   Place united(const Place& a, const Place& b, engine::Budget& budget);
 
   // The place without the embedded texts that cannot be completed, or for which `counts`
@@ -98,46 +106,52 @@ class Reader {
     return with_ends(place, [](const EmbeddedRun&) { return true; });
   }
 
-  // Whether a token may follow that is read by its id.
+  // True if a token may follow that the grammar matches by its id.
   bool reads_token(const Place& place, engine::Budget& budget);
 
-  // After the end of an embedded text.
+  // The place after the end of an embedded text.
   LexerPlace after_embedded(Node below, engine::Budget& budget);
 
   bool may_end(const Place& place, engine::Budget& budget);
 
-  // Whether a lexeme, an embedded text or a token may begin here, whatever follows.
+  // True if a lexeme, an embedded text or a token may begin here, since no lexeme has begun
+  // yet. Always true without a lexer.
   bool is_between(const LexerPlace& place) const {
     return !network_.has_lexer() || place.lexer_state == Lexer::kStuck || lexer_.is_fresh(place.lexer_state);
   }
 
-  // The stacks in front of a token that is read by its id, or of the end of the text: a
-  // lexeme ends there.
+  // The stacks in front of a token matched by its id, or of the end of the text. The
+  // present lexeme ends there: the result is dead if it cannot.
   Node before_token(const LexerPlace& place, engine::Budget& budget) {
     return is_between(place) ? place.node
                              : place_after_lexeme(place.node, lexer_.accepted(place.lexer_state), budget).node;
   }
 
-  // Bytes that texts may consist of. One of each class of a lexer if nothing is embedded.
+  // The bytes that texts may consist of. With a lexer and without embedded languages, only
+  // one byte of each class.
   const std::vector<uint8_t>& bytes_with_tokens() const { return bytes_with_tokens_; }
 
-  // In front of the next lexeme, after one that all terminals of a set accept. After a
-  // stop that belongs to what follows, the next lexeme has begun with it.
+  // The place in front of the next lexeme, after one that all terminals of a set accept. If
+  // they have a stop that the next lexeme can begin with, the place is after the stop,
+  // inside the next lexeme.
   LexerPlace place_after_lexeme(Node node, uint32_t set, engine::Budget& budget);
 
-  // The stacks there, and whether something that is ignored may stand in front of them.
+  // The stacks in front of the next lexeme. may_ignore_after() is true if that lexeme may
+  // be an ignored one.
   Node after_lexeme(Node node, uint32_t set, engine::Budget& budget);
   bool may_ignore_after(uint32_t set) const {
     return !network_.ignores_once() || !lexer_.is_ignored(*lexer_.begin(set));
   }
 
-  // The place at the end of a token: where a lexeme has taken as many tokens as it may, it
-  // ends. `has_end(place)` tells whether texts can go on there; if not, it goes on.
+  // The place at the end of a token, where max_tokens takes effect. Terminals that have
+  // used it up leave the lexeme or, if texts cannot be finished so, end it; if that fails
+  // too, the lexeme goes on. `has_end(place)` is true if texts can be finished from a
+  // place.
   template <typename HasEnd>
   Place at_token_end(Place place, HasEnd has_end, engine::Budget& budget);
 
-  // The state of the lexer in front of the next lexeme. `may_ignore`: whether something
-  // that is ignored may stand there.
+  // The state of the lexer in front of the next lexeme. `may_ignore`: true if that may be
+  // an ignored one.
   uint32_t lexer_start(Node node, bool may_ignore = true);
 
   const Network& network() const { return network_; }

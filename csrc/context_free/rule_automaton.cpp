@@ -13,7 +13,8 @@ namespace structout::context_free {
 
 namespace {
 
-// The edges with classes for targets, those that touch and lead to one class merged.
+// Replaces the targets of edges by their classes, and merges edges that touch and lead to
+// one class.
 std::vector<SymbolEdge> merged_edges(const std::vector<SymbolEdge>& edges, const std::vector<uint32_t>& classes) {
   std::vector<SymbolEdge> merged;
   for (const SymbolEdge& edge : edges) {
@@ -152,8 +153,8 @@ void RuleNfa::remove_dead_ends(const std::vector<uint8_t>& is_productive) {
   }
 }
 
-// The nodes that the given ones reach without a symbol, of those that matter. `is_reached`:
-// 0 for each node, also afterwards.
+// The nodes that the given ones reach by empty edges, without those that do not matter (see
+// Node::matters()). `is_reached` is scratch memory, 0 for each node before and afterwards.
 std::vector<uint32_t> RuleNfa::closure(std::vector<uint32_t> nodes, std::vector<uint8_t>& is_reached) const {
   std::vector<uint32_t> reached;
   while (!nodes.empty()) {
@@ -199,7 +200,7 @@ RuleAutomaton RuleNfa::determinize(engine::Budget& budget) const {
     }
     engine::make_set(bounds);
     std::sort(edges.begin(), edges.end(), [](const SymbolEdge& a, const SymbolEdge& b) { return a.first < b.first; });
-    std::vector<SymbolEdge> open;  // those that the present interval may belong to
+    std::vector<SymbolEdge> open;  // edges that may cover the present interval
     size_t num_opened = 0;
     for (size_t i = 0; i + 1 < bounds.size(); ++i) {
       while (num_opened < edges.size() && edges[num_opened].first == bounds[i]) open.push_back(edges[num_opened++]);
@@ -239,7 +240,7 @@ void remove_left_recursion(const std::vector<uint32_t>& rules, std::vector<RuleA
   const std::vector<RuleAutomaton> before = automata;
   for (const std::vector<uint32_t>& group : groups) {
     if (group.size() == 1 && !calls_itself[group[0]]) continue;
-    // Whether the call begins a rule of the group with another.
+    // True for a call at the start of a rule of the group that calls a rule of the group.
     auto is_left_corner = [&](uint32_t state, const Call& call) {
       auto found = index_of.find(call.rule);
       return state == 0 && found != index_of.end() && components[found->second] == components[group[0]];
@@ -252,7 +253,8 @@ void remove_left_recursion(const std::vector<uint32_t>& rules, std::vector<RuleA
         for (size_t state = 0; state < before[i].size(); ++state) nfa.add_node();
         nfa.add_empty(RuleNfa::kStart, base[i]);
       }
-      std::map<uint32_t, std::vector<uint32_t>> after;  // each rule, where another begins with it
+      std::map<uint32_t, std::vector<uint32_t>>
+          after;  // by rule of the group: the nodes after calls of it at the start of another
       for (uint32_t i : group) {
         for (const Call& call : before[i][0].calls) {
           if (is_left_corner(0, call)) after[index_of[call.rule]].push_back(base[i] + call.target);

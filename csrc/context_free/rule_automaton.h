@@ -10,8 +10,8 @@ namespace structout::context_free {
 
 constexpr uint32_t kNone = UINT32_MAX;
 
-// Symbols from here on are tokens, by their ids. Those below are bytes, or the numbers of
-// terminals.
+// Symbols from kFirstToken on are the ids of tokens, plus kFirstToken. Smaller ones are
+// bytes or, with a lexer, the numbers of terminals.
 constexpr uint32_t kFirstToken = 1u << 31;
 
 // Reads any of the symbols first ... last.
@@ -28,8 +28,9 @@ struct Call {
   bool operator==(const Call& other) const { return rule == other.rule && target == other.target; }
 };
 
-// Edges do not overlap, and each rule is called once at most. So an automaton is
-// deterministic, though a symbol may also be the first of a called rule's texts.
+// A state of a rule's automaton. Edges do not overlap, and each rule is called once at
+// most, so the automaton is deterministic. Parsing is not: a symbol of an edge may also be
+// the first one of a called rule's texts.
 struct RuleState {
   bool is_accepting = false;
   std::vector<SymbolEdge> edges;  // by increasing symbols
@@ -37,11 +38,11 @@ struct RuleState {
   std::vector<Call> embedded{};   // calls of embedded languages, once the network has told them apart
 };
 
-// Minimal. The start is state 0: no edge or call leads to it, and it does not accept,
-// because whoever calls the rule knows whether its text may be empty.
+// A minimal automaton. The start is state 0: no edge or call leads to it, and it does not
+// accept, because the caller of the rule knows if its text may be empty.
 using RuleAutomaton = std::vector<RuleState>;
 
-// Collects the ways through a rule.
+// The nondeterministic automaton of a rule, as it is built from the pattern.
 class RuleNfa {
  public:
   static constexpr uint32_t kStart = 0;
@@ -59,13 +60,13 @@ class RuleNfa {
   // after it.
   uint32_t add_automaton(uint32_t node, const RuleAutomaton& automaton);
 
-  // Whether nothing but calls of the given rules leads to the end.
+  // True if empty edges and calls of the given rules alone lead to the end.
   bool matches_empty(const std::vector<uint8_t>& is_nullable) const;
 
-  // Lets calls of the given rules read nothing.
+  // Adds an empty edge beside each call of the given rules, so that it may read nothing.
   void skip_calls(const std::vector<uint8_t>& is_nullable);
 
-  // Whether there is a text, if calls of the given rules have one.
+  // True if there is a way to the end whose calls are all calls of the given rules.
   bool has_text(const std::vector<uint8_t>& is_productive) const;
 
   // Drops the ways that lead to no text.
@@ -90,10 +91,11 @@ class RuleNfa {
   std::vector<Node> nodes_;
 };
 
-// Removes left recursion from rules that begin with each other: `rules[i]` is the number
-// of `automata[i]`. Each rule begins with what none of them begins with, and goes on with
-// what follows where one begins with another (the left-corner transform: Rosenkrantz and
-// Lewis, "Deterministic left corner parsing", 1970).
+// Removes left recursion from rules that begin with each other: `rules[i]` is the number of
+// `automata[i]`. Each rule then begins with what any of them begins with, other than each
+// other, and goes on with what follows where one begins with another (the left-corner
+// transform: Rosenkrantz and Lewis, "Deterministic left corner parsing", 1970). For
+// example, `sum: sum "+" n | n` becomes `n ("+" n)*`.
 void remove_left_recursion(const std::vector<uint32_t>& rules, std::vector<RuleAutomaton>& automata,
                            engine::Budget& budget);
 

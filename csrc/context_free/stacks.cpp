@@ -12,8 +12,8 @@ namespace {
 
 constexpr uint32_t kMaxUnionDepth = 4'000;    // united() and node_of() call each other for each level of the stacks
 constexpr uint32_t kNumEnds = kMaxHoles + 1;  // holes and kEndOfText
-constexpr size_t kMaxCompared = 4;            // nodes, with those that a rule returns to
-constexpr uint32_t kMaxPairs = 10'000;        // of nodes, to find out whether one is a subset of another
+constexpr size_t kMaxCompared = 4;            // nodes below the same state that a new one is compared with
+constexpr uint32_t kMaxPairs = 10'000;        // of nodes that one is_subset() visits
 
 const std::vector<EmbeddedStart> kNoStarts;
 
@@ -79,7 +79,8 @@ bool Stacks::is_subset(Node a, Node b, engine::Budget& budget) {
       }
     }
     if (result && !is_known) continue;
-    // What was added on top is of no use if this is false.
+    // If this is false, the pairs on top are of no use any more, though they are still
+    // decided.
     is_subset_.add(x, y, result);
   }
   return is_subset_.find(a, b) == 1;
@@ -105,8 +106,8 @@ Node Stacks::node_of(std::vector<Item>& items, engine::Budget& budget) {
   return nodes_.number_of(items);
 }
 
-// Returns from the rules that end and calls those that begin, until only states that read
-// symbols are left.
+// Returns from the rules that end and calls those that begin. Only states that read
+// symbols, and ends, remain in the result.
 Node Stacks::closure(std::vector<Item>& kernel, engine::Budget& budget) {
   seen_.clear();
   callers_.clear();
@@ -117,7 +118,7 @@ Node Stacks::closure(std::vector<Item>& kernel, engine::Budget& budget) {
     Item item = kernel.back();
     kernel.pop_back();
     budget.spend(1);
-    // In an ambiguous grammar a rule often returns to what is already there.
+    // In an ambiguous grammar a rule often returns to stacks that are already there.
     auto has_all = [&](Node below) { return is_subset(item.below, below, budget); };
     bool is_end = item.state >= kHole;
     uint32_t seen_state = is_end ? network_.num_states() + (item.state - kHole) : item.state;

@@ -1,4 +1,4 @@
-// Where a text may stand in a grammar: sets of stacks, each with one number.
+// The stacks of a text in a grammar: sets of stacks, each with one number.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace structout::context_free {
 
-// A set of stacks. Its items are the states on top, and below each the set of stacks that
-// the rule returns to.
+// The number of a set of stacks. Its items are the states on top; below each is the node of
+// the stacks that the state's rule returns to.
 using Node = uint32_t;
 
 struct Item {
@@ -23,23 +23,29 @@ struct Item {
   bool operator<(const Item& other) const { return state != other.state ? state < other.state : below < other.below; }
 };
 
-// Where a text of an embedded language may begin, and the stacks after it, which are not
-// closed: see Stacks::returned().
+// An embedded text that may begin, and the stacks after it, which are not closed: see
+// Stacks::returned().
 struct EmbeddedStart {
   uint32_t language;
   Node below;
 };
 
-// In the place of a state, after all others: the end of the whole text, and from kHole on
-// ends of parts of it that do not know what follows.
+// Special states, greater than all others. kEndOfText is the end of the whole text. From
+// kHole on they are holes: bottoms of stacks of which only the upper part counts, so that
+// the same result serves for all stacks below.
 constexpr uint32_t kMaxHoles = 255, kHole = kNone - kMaxHoles, kEndOfText = kNone;
 
-// Equal sets are stored once, and an item's stacks are united with those of other items
-// of the same state. So a set is stored as the minimal acyclic automaton of its stacks,
-// and its number is exact, however deep the stacks are: a graph-structured stack (Tomita,
-// "Efficient Parsing for Natural Language", 1986) with hash-consing.
+// A graph-structured stack (Tomita, "Efficient Parsing for Natural Language", 1986) with
+// hash-consing. Equal sets are stored once, and items of the same state are merged by the
+// union of the stacks below them. So a set is stored as the minimal acyclic automaton of
+// its stacks, and its number is exact, however deep the stacks are: equal numbers, equal
+// sets.
 //
-// Exceptions leave it as it was, apart from sets that nobody refers to.
+// The sets that start(), after() and returned() make are closed: each item's state reads a
+// symbol or an embedded text, or is an end, since calls and returns have been followed. A
+// known step costs a hash lookup, a new one a closure() or a look at the last ones.
+//
+// Exceptions leave it as it was, apart from new sets that nobody refers to.
 class Stacks {
  public:
   static constexpr Node kDead = 0, kBottom = 1, kAboveHole = 2;  // no stack; one of kEndOfText; one of the first hole
@@ -49,7 +55,7 @@ class Stacks {
   // The stacks at the start of a text.
   Node start(engine::Budget& budget);
 
-  // The stacks after a symbol.
+  // The stacks after a symbol, kDead if no state on top reads it.
   Node after(Node node, uint32_t symbol, engine::Budget& budget);
 
   // The stacks after a call returns to those of `below`.
@@ -58,8 +64,8 @@ class Stacks {
   // The embedded texts that may begin, each language once.
   const std::vector<EmbeddedStart>& embedded_starts(Node node, engine::Budget& budget);
 
-  // The state alone, above a hole. `is_closed`: only its own symbols; otherwise also what
-  // it calls and returns to.
+  // The state alone, above a hole. `is_closed`: true if only its own symbols count;
+  // otherwise its calls and returns are followed.
   Node above_hole(uint32_t state, bool is_closed, engine::Budget& budget) {
     return above(state, kAboveHole, is_closed, budget);
   }
@@ -68,12 +74,14 @@ class Stacks {
   // One of kMaxHoles holes, alone.
   Node hole(uint32_t number) { return number == 0 ? kAboveHole : nodes_.number_of({{kHole + number, kDead}}); }
 
-  // The set of items, in any order. They are changed.
+  // The set of the items, in any order. Sorts and merges the argument.
   Node node_of(std::vector<Item>& items, engine::Budget& budget);
 
+  // The union of sets. Cached by the sorted list of the nodes; a new one unites the stacks
+  // below items of the same state, level by level.
   Node united(std::vector<Node> nodes, engine::Budget& budget);
 
-  // Whether a set has all stacks of another. False if it takes long to tell.
+  // True if `b` has all stacks of `a`. Conservatively false if that takes long to tell.
   bool is_subset(Node a, Node b, engine::Budget& budget);
 
   const Item* begin(Node node) const { return nodes_.begin(node); }
@@ -90,10 +98,11 @@ class Stacks {
   }
   const Item* holes_end(Node node) const { return nodes_.end(node) - (may_end(node) ? 1 : 0); }
 
-  // Whether a symbol or an embedded text may follow.
+  // True if a symbol or an embedded text may follow, so not only an end or a hole.
   bool reads_symbols(Node node) const { return node != kDead && nodes_.begin(node)->state < kHole; }
 
-  // Adds a set of another object over the same network.
+  // Copies a set of another object over the same network. `copies`: the copies so far, by
+  // node.
   Node copied(Node node, const Stacks& from, PairTable& copies);
 
   uint32_t num_nodes() const { return nodes_.size(); }
@@ -104,7 +113,7 @@ class Stacks {
   }
 
  private:
-  // Changes its items.
+  // Follows calls and returns from the items of the kernel, and empties it.
   Node closure(std::vector<Item>& kernel, engine::Budget& budget);
 
   const Network& network_;
@@ -113,7 +122,7 @@ class Stacks {
   std::vector<Node> union_results_;  // of each list in unions_, as far as known
   PairTable after_;                  // by node and symbol
   PairTable is_subset_;              // by two nodes: 0 or 1
-  PairTable above_;                  // by state and node below, and whether it is closed
+  PairTable above_;                  // by state and is_closed as one number, and node below
   PairTable returned_;               // by node and 0
   PairTable starts_numbers_;         // by node and 0: into starts_
   std::deque<std::vector<EmbeddedStart>> starts_;

@@ -30,7 +30,8 @@ uint32_t RuleWays::spot_of(uint32_t state, uint32_t end) {
   return number;
 }
 
-// Whether another spot still looks for exits. There is none smaller than the empty one.
+// True if exits() was called for this spot, or if another spot still needs its exits. A
+// spot with the empty end as its exit needs no more, since none is smaller.
 bool RuleWays::is_needed(const Spot& spot) const {
   auto is_done = [this](uint32_t number) {
     const Spot& other = spots_[number];
@@ -41,7 +42,7 @@ bool RuleWays::is_needed(const Spot& spot) const {
          std::any_of(spot.callers.begin(), spot.callers.end(), [&](auto caller) { return !is_done(caller.first); });
 }
 
-// Throws before anything has changed.
+// Adds the spots that follow. The budget may throw only before anything has changed.
 void RuleWays::expand(uint32_t number, engine::Budget& budget) {
   const uint32_t state = spots_[number].state, end = spots_[number].end;
   std::vector<std::pair<uint32_t, uint32_t>> next;  // states and ends
@@ -50,13 +51,14 @@ void RuleWays::expand(uint32_t number, engine::Budget& budget) {
     if (target == kNone || !network_.terminals()[terminal].options.stop.empty()) continue;
     for (uint32_t of : lexemes_.ends_after(contexts_[state], terminal, end, budget)) next.emplace_back(target, of);
   }
-  // What is ignored may stand in front of the next terminal. Not at the start of a text,
-  // where it makes no difference here: any terminal may come first.
+  // Ignored terminals may stand in front of the next one. At the start of a text they may
+  // not, but it makes no difference here: any terminal may come first.
   for (uint32_t terminal : ignored_) {
     if (!network_.reads_symbols(state)) break;
     for (uint32_t of : lexemes_.ends_after(contexts_[state], terminal, end, budget)) next.emplace_back(state, of);
   }
-  // The lexer reads no embedded texts, and no tokens that are read by their ids.
+  // No bytes extend embedded texts, or tokens matched by their ids: the lexer has no part
+  // in them.
   visit_others(network_, state, [&](uint32_t symbol, uint32_t target) {
     if (lexemes_.may_follow(symbol, end)) next.emplace_back(target, ByteClassSets::kEmpty);
   });
@@ -73,7 +75,7 @@ void RuleWays::expand(uint32_t number, engine::Budget& budget) {
   }
 }
 
-// The exits of `to` are those of `from`, too.
+// Makes the exits of `to`, later ones included, exits of `from`.
 void RuleWays::link(uint32_t from, uint32_t to) {
   if (from == to) return;
   std::vector<uint32_t>& parents = spots_[to].parents;
@@ -118,14 +120,15 @@ const std::vector<uint32_t>& RuleWays::exits(uint32_t state, uint32_t end, engin
   throw;
 }
 
-// A greatest fixpoint over the ends of rules: a rule may end so if each place that it may
-// return to is good. It always returns to a smaller stack, so that is no circle.
+// A greatest fixpoint over the exits of rules: an exit is good if each state that the rule
+// may return to has a good exit after it. Returns always lead to a smaller stack, so good
+// exits may rely on each other.
 bool RuleWays::is_good(uint32_t state, uint32_t end, engine::Budget& budget) {
   uint32_t known = is_good_.find(state, end);
   if (known != PairTable::kMissing) return known == 1;
   PairTable assumed;  // exits of rules: 1, or 0 once that is refuted
   std::vector<std::pair<uint32_t, uint32_t>> exits_assumed;
-  // Whether the spot has a good exit, if those that are assumed to be good are.
+  // True if the spot has a good exit, provided that the exits in `assumed` are good.
   auto has_exit = [&](uint32_t from, uint32_t after) {
     uint32_t rule = network_.rule_of(from);
     std::vector<uint32_t> ends = exits(from, after, budget);
@@ -195,9 +198,9 @@ uint32_t SureWays::end_of(uint32_t lexer_state, engine::Budget& budget) {
   return sets_.number_of(extending);
 }
 
-// A lexer that follows all terminals ends fewer lexemes than the real one, so what can be
-// finished with it can be finished. That is simpler than to find out which terminals may
-// stand where, and mostly enough.
+// A lexer that follows all terminals ends fewer lexemes than the real one, so a text that
+// can be finished with it can be finished. It is simpler than the contexts of states, which
+// are computed only if it does not suffice.
 bool SureWays::is_good(uint32_t state, uint32_t end, engine::Budget& budget) {
   if (with_all_->is_good(state, end, budget)) return true;
   if (!are_contexts_known_) {
@@ -212,7 +215,8 @@ bool SureWays::is_good(uint32_t state, uint32_t end, engine::Budget& budget) {
   return with_contexts_ != nullptr && with_contexts_->is_good(state, end, budget);
 }
 
-// Whether the text can be finished wherever a lexeme of the terminal has this end.
+// True if the text can be finished in each state that the terminal leads to, after a lexeme
+// with this end.
 bool SureWays::is_good_after(uint32_t terminal, uint32_t end, engine::Budget& budget) {
   if (!network_.terminals()[terminal].options.stop.empty()) return false;  // that depends on what follows
   uint32_t known = is_good_after_.find(terminal, end);
@@ -254,7 +258,8 @@ bool SureWays::computed_is_safe(uint32_t lexer_state, engine::Budget& budget) {
     }
   }
   if (is_safe_.size() < lexer_.num_states()) is_safe_.resize(lexer_.num_states(), kUnknown);
-  // Nothing is good after any state that was reached, or the way to the one that was found.
+  // If none was found, no state that was reached is safe. Otherwise all states on the way
+  // to the found one are.
   if (found == kNone) {
     for (const Step& step : steps) is_safe_[step.state] = 0;
   }

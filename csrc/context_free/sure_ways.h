@@ -1,4 +1,4 @@
-// Whether a greedy lexer surely leaves a way to the end.
+// States from which a greedy lexer surely leaves a way to the end.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,23 @@
 
 namespace structout::context_free {
 
-// Ways through single rules, and which of them go on in whatever rule calls.
+// Finds ways through single rules, and those of them that go on in whatever rule calls.
 //
 // A spot is a state of a rule, and the end of the lexeme in front of it: the set of bytes
-// that would extend it. From a spot lexemes and calls lead to the end of the rule. The
-// ends with which that may happen are a least fixpoint, computed as far as it is asked for
-// (tabulation: Reps, Horwitz, Sagiv, "Precise interprocedural dataflow analysis via graph
-// reachability", 1995). What can be read after an end can be read after a smaller one,
-// so only minimal ends count.
+// that would extend it (see ByteClassSets). From a spot lexemes and calls lead to the end
+// of the rule; the ends with which they arrive there are the exits of the spot. Exits are a
+// least fixpoint, computed on demand (tabulation: Reps, Horwitz, Sagiv, "Precise
+// interprocedural dataflow analysis via graph reachability", 1995). All lexemes that can
+// follow an end can follow a smaller one, so only minimal exits count.
 //
 // After OverAllowance the same call may be made again.
 class RuleWays {
  public:
-  // `contexts`: for each state, the number of the terminals that may stand beside.
+  // `contexts`: the number of the context of each state: see contexts_of_states().
   RuleWays(const Network& network, Lexemes& lexemes, const ByteClassSets& sets, std::vector<uint32_t> contexts);
 
-  // Whether each text that has reached the spot can be finished, whatever the stack below.
+  // True if every text that has reached the spot can be finished, whatever the stack below.
+  // Conservative: false if that is not certain.
   bool is_good(uint32_t state, uint32_t end, engine::Budget& budget);
 
  private:
@@ -63,20 +64,22 @@ class RuleWays {
   PairTable is_good_;                                     // by state and end
 };
 
-// What is known of the states of a lexer. Texts of all stacks share it.
+// Facts about states of the lexer that hold for all stacks, so that all texts share them.
+// They are conservative: if one is false, EndSearch looks at the stacks.
 class SureWays {
  public:
   SureWays(const Network& network, Lexer& lexer);
   ~SureWays();
 
-  // Whether each text in this state of the lexer can be finished, whatever its stacks.
+  // True if every text in this state of the lexer can be finished, whatever its stacks. A
+  // known state costs a look into a vector.
   bool is_safe(uint32_t lexer_state, engine::Budget& budget) {
     if (lexer_state < is_safe_.size() && is_safe_[lexer_state] != kUnknown) return is_safe_[lexer_state] == 1;
     return computed_is_safe(lexer_state, budget);
   }
 
-  // How the lexeme may end from a state that is not safe: the terminals that accept it,
-  // and the number of the bytes that would extend it then.
+  // A way to complete the lexeme from a state that is not safe: the terminals that accept
+  // it then, and the number of its end (see ByteClassSets).
   struct Completion {
     uint32_t accepted, end;
     bool operator<(const Completion& other) const {
@@ -85,13 +88,15 @@ class SureWays {
   };
   const std::vector<Completion>& completions(uint32_t lexer_state, engine::Budget& budget);
 
-  // Whether each text after a lexeme can be finished that stands in this state of a rule.
+  // True if every text with this state of a rule on top, after a lexeme with this end, can
+  // be finished.
   bool is_good(uint32_t state, uint32_t end, engine::Budget& budget);
 
-  // Whether a lexeme may begin after the end of another.
+  // True if a lexeme may begin after one with this end, with a byte that would not extend
+  // that one.
   bool may_begin(uint32_t lexer_start, uint32_t end, engine::Budget& budget);
 
-  // The same for an embedded text or a token.
+  // True if an embedded text or a token may begin after a lexeme with this end.
   bool may_follow(uint32_t symbol, uint32_t end) const { return lexemes_.may_follow(symbol, end); }
 
   size_t memory_bytes() const;
@@ -108,8 +113,8 @@ class SureWays {
   ByteClassSets sets_;
   Lexemes lexemes_;
   std::vector<uint8_t> bytes_;               // one of each class that has tokens
-  std::unique_ptr<RuleWays> with_all_;       // where the lexer might follow all terminals
-  std::unique_ptr<RuleWays> with_contexts_;  // only those that may stand there; once it is needed
+  std::unique_ptr<RuleWays> with_all_;       // as if the lexer followed all terminals everywhere
+  std::unique_ptr<RuleWays> with_contexts_;  // with contexts_of_states(); null until it is needed
   bool are_contexts_known_ = false;
   std::vector<std::vector<uint32_t>> targets_;  // of each terminal; an ignored one leads back
   PairTable is_good_after_;                     // by terminal and end: 0 or 1
