@@ -70,13 +70,14 @@ class GrammarMatcher final : public engine::Matcher {
   void prefetch_place() const override { __builtin_prefetch(&history_.back()); }
 
   // Calls a function that may add states. If it throws RoomError, since the shared states
-  // are full, reads the text again on own states and calls the function once more.
+  // are full, reads the text again on own states and calls the function once more. Texts
+  // without embedded languages have no steps to read again; they move as states grow.
   template <typename Function>
   std::invoke_result_t<Function> with_room(Function function) const {
     try {
       return function();
     } catch (const engine::RoomError&) {
-      if (has_own_states_) throw;
+      if (has_own_states_ || !has_embedded_) throw;
       read_again();
     }
     return function();
