@@ -104,13 +104,12 @@ def advance_by_classes(batch: Batch) -> harness.Call | None:
 
 
 def advance_on_host(batch: Batch) -> harness.Call:
-    tokens = [[token] for token in batch.tokens.tolist()]
-
+    tokens = {i: [token] for i, token in enumerate(batch.tokens.tolist())}
     positions = {i: grammar.position for i, grammar in enumerate(batch.grammars)}
 
     def call() -> None:
         step = core().Step(positions, [])
-        step.draw([*positions], tokens)
+        step.draw(tokens)
         step.accept()
         for grammar in batch.grammars:
             grammar.rollback(1)
