@@ -282,9 +282,13 @@ class DecodingSteps:
     def _fail_exhausted(self, request_id: str) -> str:
         """Make the request FAILED if its engine has reached a limit. Return why it
         allows nothing."""
+        return self._fail_at_limit(request_id) or DEAD_END
+
+    def _fail_at_limit(self, request_id: str) -> str | None:
+        """Make the request FAILED if its engine has reached a limit. Return which."""
         request = self._requests.by_id.get(request_id)
         if request is None or request.grammar is None or not request.grammar.error_reason:
-            return DEAD_END
+            return None
         return self._fail(request, request.grammar.error_reason)
 
     def _fail_refused(self, accepted: dict[str, bool], given: StepInput) -> dict[str, str]:
@@ -296,7 +300,7 @@ class DecodingSteps:
             request, position = self._requests.by_id.get(name), now.get(name)
             if request is not None and position is not None and position is then.get(name):
                 message = f"the grammar does not allow the tokens {(given.tokens or {})[name]}"
-                if self._fail_exhausted(name) == DEAD_END:
+                if self._fail_at_limit(name) is None:
                     self._requests.set_failed(request, GrammarError(message, kind=GrammarErrorKind.REPLAY))
                 reasons[name] = str(request.error or message)
         return reasons
