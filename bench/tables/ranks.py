@@ -1,6 +1,6 @@
 """Tables of tensor parallelism."""
 
-from tables.text import markdown, precise_time, provenance, rows_of, time_of
+from tables.text import NOT_MEASURED, markdown, precise_time, provenance, rows_of, time_of
 
 _TWO_RANKS = "Two ranks with one thread each, over gloo, on one host; medians of interleaved runs, of the slower rank."
 # Published bytes per second of one GPU in one direction, from NVIDIA's data sheets of
@@ -26,6 +26,8 @@ def tensor_parallel_table() -> str:
                 f"{gathered / ours:.1f}×",
             ]
         )
+    if not rows:
+        return NOT_MEASURED
     head = ["logits", "tokens allowed", "filters", "on shards", "gathered first", ""]
     return markdown(head, rows) + provenance("tensor_parallel", "cpu", _TWO_RANKS)
 
