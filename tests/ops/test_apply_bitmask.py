@@ -125,9 +125,9 @@ def test_apply_bitmask_on_random_cases_matches_reference(backend, request, num_c
     op, device = backend
     name = "gpu" if device == "cuda" else request.node.callspec.id
     count = {
-        "cpu": num_cases(1_000, long=25_000),
+        "cpu": num_cases(1_000, long=8_000, full=25_000),
         "cuda_on_cpu": num_cases(50, long=400),
-        "ptx": num_cases(200, long=2_000),
+        "ptx": num_cases(200, long=800, full=2_000),
         "triton": num_cases(20, long=150),
         "gpu": 5_000,
     }[name]
@@ -184,7 +184,7 @@ def test_apply_bitmask_writes_no_row_without_disallowed_tokens(capability):
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_apply_bitmask_cuda_source_under_sanitizer_matches_reference(sanitizer, num_cases):
-    count = {"address": num_cases(400, long=3000), "thread": num_cases(40, long=150)}[sanitizer]
+    count = {"address": num_cases(400, long=1000, full=3000), "thread": num_cases(40, long=60, full=150)}[sanitizer]
     program = CUDA_PROGRAMS / "apply_bitmask.cpp"
     executable = host_cuda.build("apply_bitmask", [program], sanitize=sanitizer, shared=False)
     run = host_cuda.run(executable, str(count), "1")

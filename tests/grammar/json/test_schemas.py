@@ -536,9 +536,9 @@ def test_fuzzed_json_schema_has_no_memory_error_and_no_undefined_behaviour(reque
     texts = [json.dumps(line["schema"]) for line in corpus.LINES] + [EngineSchema(rng).text for _ in range(300)]
     (tmp_path / "corpus").write_text("\n".join(texts))
     program = compiled_engine("json_fuzz", NATIVE / "json_fuzz.cpp", SANITIZED)
-    command = [program, "3000", tmp_path / "corpus"]
+    command = [program, "1500", tmp_path / "corpus"]  # `make soak ONLY=coverage` reads more of them
     result = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert result.returncode == 0, result.stderr[-3_000:]
     num_compiled, num_refused = map(int, result.stdout.split())
-    assert num_compiled > 500
-    assert num_refused > 500
+    assert num_compiled > 250
+    assert num_refused > 250
