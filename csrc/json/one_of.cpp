@@ -103,7 +103,7 @@ Formula Schema::exactly_one(const Value& schemas, Type type) {
     Branch branch;
     branch.schema = &schema;
     branch.formula = expand(child(schema), type);
-    if (branch.formula == kNever) continue;
+    if (branch.formula == kNever && fails_in_each_reading(schema, type)) continue;
     branch.values = listed_values(schema, kMaxReferences);
     std::vector<Formula> literals = {branch.formula};
     if (formulas_.op(branch.formula) == Op::kAnd) literals = formulas_.operands(branch.formula);
@@ -169,6 +169,15 @@ Formula Schema::exactly_one(const Value& schemas, Type type) {
     any.push_back(name ? both(no(required(*name)), one) : one);
   }
   return any_of(any);
+}
+
+bool Schema::fails_in_each_reading(const Value& schema, Type type) {
+  auto fails = [&](FormatReading formats) {
+    InContext within(*this, {context_.scope, context_.ignores_dependencies, formats});
+    return expand(child(schema), type) == kNever;
+  };
+  bool has_one = context_.formats != FormatReading::kBoth || !document_.may_differ_in_formats(schema);
+  return has_one || (fails(FormatReading::kAsserted) && fails(FormatReading::kAnnotation));
 }
 
 Formula Schema::without_name(Formula object, uint32_t name) {

@@ -222,6 +222,9 @@ class Schema {
   // as annotations, only the asserted reading counts.
   template <typename Ask>
   Formula in_both_readings(const std::vector<const Value*>& failing, Type type, Ask ask);
+  // True if no value of the type satisfies a schema, which is kNever at this place, in one
+  // of the readings alone.
+  bool fails_in_each_reading(const Value& schema, Type type);
   Formula expand_schema(const Value& schema, Type type);
   // Throws SchemaError if a keyword that maps names, such as `properties`, is not an
   // object.

@@ -105,6 +105,7 @@ VALUES += [{}, *({key: value} for key in ("a", "b") for value in VALUES[:6]), {"
         {"oneOf": [{"minimum": 1}, TIME]},
         {"oneOf": [DATE, {"type": "string", "maxLength": 2}, {"type": "null"}]},
         {"oneOf": [{"properties": {"a": DATE}, "type": "object"}, {"required": ["b"]}]},
+        {"oneOf": [{"not": DATE}, {"not": {"type": ["boolean", "null"]}}]},
         {"not": DATE},
         {"type": ["object", "array"], "not": {"items": DATE, "properties": {"a": TIME}}},
         {"anyOf": [{"not": DATE}, {"type": "string", "minLength": 3}]},
