@@ -78,7 +78,7 @@ Document::Document(const std::string& text, const std::map<std::string, std::str
   auto is_negating = [](const auto& known) { return has_negation(*known.first); };
   bool has_negating = std::any_of(resource_numbers_.begin(), resource_numbers_.end(), is_negating);
   may_differ_in_dependencies_ = has_late_dependencies_ && has_negating;
-  if (has_negating) find_formats();
+  if (has_negating && has_formats_) find_formats();
 }
 
 void Document::find_formats() {
@@ -197,6 +197,7 @@ void Document::read_schemas(const Value& start, uint32_t start_resource) {
     resource_numbers_[value] = resource;
     int draft = resources_[resource].draft;
     has_late_dependencies_ = has_late_dependencies_ || (draft > 7 && value->find("dependencies") != nullptr);
+    has_formats_ = has_formats_ || value->find("format") != nullptr;
     for (std::string_view keyword : kReferences) {
       if (const Value* reference = string_at(*value, keyword, draft)) references_.emplace_back(value, reference->text);
     }

@@ -118,7 +118,7 @@ class Document {
   std::vector<ScopeAnchors> scopes_ = {{}};
   std::map<ScopeAnchors, Scope> scope_numbers_ = {{{}, 0}};
   std::unordered_map<uint64_t, Scope> entered_;  // by scope and resource
-  bool has_late_dependencies_ = false, may_differ_in_dependencies_ = false;
+  bool has_late_dependencies_ = false, may_differ_in_dependencies_ = false, has_formats_ = false;
   std::unordered_set<const Value*> with_formats_;  // schemas that lead to a format
 };
 

@@ -173,8 +173,7 @@ Formula Schema::exactly_one(const Value& schemas, Type type) {
 
 bool Schema::fails_in_each_reading(const Value& schema, Type type) {
   auto fails = [&](FormatReading formats) {
-    InContext within(*this, {context_.scope, context_.ignores_dependencies, formats});
-    return expand(child(schema), type) == kNever;
+    return in_reading(formats, [&] { return expand(child(schema), type); }) == kNever;
   };
   bool has_one = context_.formats != FormatReading::kBoth || !document_.may_differ_in_formats(schema);
   return has_one || (fails(FormatReading::kAsserted) && fails(FormatReading::kAnnotation));

@@ -79,7 +79,7 @@ class Rehearsal {
   void play_object(const Scene& scene) {
     Objects& objects = machine_.objects();
     for (uint32_t key : objects.possible_keys(scene.number)) {
-      const Plan plan = objects.plan(scene.number, key);
+      const Plan& plan = objects.plan(scene.number, key);
       add_value(plan);
       if (plan.tracked.empty()) continue;  // the object after it has no new conditions
       for (const std::vector<bool>& verdicts : some_verdicts(plan)) {
@@ -91,7 +91,7 @@ class Rehearsal {
 
   void play_array(const Scene& scene) {
     Arrays& arrays = machine_.arrays();
-    const Plan plan = arrays.item_plan(scene.number);
+    const Plan& plan = arrays.item_plan(scene.number);
     add_value(plan);
     if (!plan.is_live) return;
     for (const std::vector<bool>& verdicts : some_verdicts(plan)) {
@@ -104,6 +104,10 @@ class Rehearsal {
   // as possible hold, and one of the first that are tracked.
   std::vector<std::vector<bool>> some_verdicts(const Plan& plan) {
     std::vector<std::vector<bool>> all;
+    struct Restore {
+      engine::Budget& budget;
+      ~Restore() { budget.draw_from(engine::WorkAllowance::present()); }
+    } restore{schema_.budget()};  // is destroyed after the allowance
     engine::WorkAllowance allowance(kMaxStepsForVerdicts);
     schema_.budget().draw_from(&allowance);
     try {
@@ -114,7 +118,6 @@ class Rehearsal {
       }
     } catch (const engine::OverAllowance&) {
     }
-    schema_.budget().draw_from(nullptr);
     return all;
   }
   // Empty if the goal and the child before `first` exclude each other.

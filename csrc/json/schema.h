@@ -217,6 +217,9 @@ class Schema {
   Formula no(Formula formula) { return formulas_.negation(formula); }
 
   bool is_impossible_array(const Value& schema) const;
+  // The formula ask() in one reading of formats.
+  template <typename Ask>
+  Formula in_reading(FormatReading formats, Ask ask);
   // The formula ask(type) of a keyword under which the schemas `failing` may have to fail,
   // in both readings of `format`, joined. If no value of any type satisfies it with formats
   // as annotations, only the asserted reading counts.
@@ -309,14 +312,17 @@ class Schema {
 };
 
 template <typename Ask>
+Formula Schema::in_reading(FormatReading formats, Ask ask) {
+  InContext within(*this, {context_.scope, context_.ignores_dependencies, formats});
+  return ask();
+}
+
+template <typename Ask>
 Formula Schema::in_both_readings(const std::vector<const Value*>& failing, Type type, Ask ask) {
   auto may_differ = [this](const Value* schema) { return document_.may_differ_in_formats(*schema); };
   bool are_one = context_.formats != FormatReading::kBoth || std::none_of(failing.begin(), failing.end(), may_differ);
   if (are_one) return ask(type);
-  auto read = [&](FormatReading formats, Type of) {
-    InContext within(*this, {context_.scope, context_.ignores_dependencies, formats});
-    return ask(of);
-  };
+  auto read = [&](FormatReading formats, Type of) { return in_reading(formats, [&] { return ask(of); }); };
   Formula asserted = read(FormatReading::kAsserted, type);
   auto is_possible = [&](Type of) { return read(FormatReading::kAnnotation, of) != kNever; };
   if (std::none_of(std::begin(kAllTypes), std::end(kAllTypes), is_possible)) return asserted;
