@@ -66,7 +66,7 @@ uint32_t Arrays::max_items(uint32_t array) const {
 
 std::vector<Formula> Arrays::literals(uint32_t array) const {
   Formula formula = lists_[array][0];
-  return formulas_.op(formula) == Op::kAnd ? formulas_.operands(formula) : std::vector<Formula>{formula};
+  return formulas_.conjuncts(formula);
 }
 
 bool Arrays::is_plain(uint32_t array) const {

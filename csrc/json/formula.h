@@ -79,6 +79,10 @@ class Formulas {
     const FormulaNode& node = nodes_[formula];
     return {operands_.begin() + node.a, operands_.begin() + node.a + node.b};
   }
+  // The operands of a conjunction; any other formula alone.
+  std::vector<Formula> conjuncts(Formula formula) const {
+    return op(formula) == Op::kAnd ? operands(formula) : std::vector<Formula>{formula};
+  }
 
   Formula atom(Op op, uint32_t a = 0, uint32_t b = 0, uint32_t c = 0) { return add({op, a, b, c}); }
   Formula negation(Formula formula);

@@ -127,7 +127,7 @@ bool Liveness::is_object_live(Formula object, const KeyOrder& order, const PastK
   if (known != live_objects_.end()) return known->second;
   bool is_live = false;
   std::vector<Formula> clauses = {object};
-  Literals parts = formulas_.op(object) == Op::kAnd ? formulas_.operands(object) : Literals{object};
+  Literals parts = formulas_.conjuncts(object);
   // A conjunction of literals is its only implicant, so it needs no search.
   bool is_conjunction =
       std::none_of(parts.begin(), parts.end(), [&](Formula part) { return has_operands(formulas_.op(part)); });
@@ -400,14 +400,14 @@ Formula Liveness::with_key_bounds(Formula object) {
     const FormulaNode& node = formulas_[atom];
     needs_number = needs_number || (node.op == Op::kMinKeys && node.a > 1 && !is_negated);
   };
-  for (Formula part : formulas_.op(object) == Op::kAnd ? formulas_.operands(object) : Literals{object}) {
+  for (Formula part : formulas_.conjuncts(object)) {
     if (formulas_.op(part) != Op::kMinKeys) formulas_.visit_literals(part, visit);
   }
   return needs_number ? with_key_bounds(object, {}) : object;
 }
 
 Formula Liveness::with_key_bounds(Formula object, Literals around) {
-  Literals parts = formulas_.op(object) == Op::kAnd ? formulas_.operands(object) : Literals{object};
+  Literals parts = formulas_.conjuncts(object);
   auto is_branching = [this](Formula part) { return formulas_.op(part) == Op::kOr; };
   auto first_branching =
       std::stable_partition(parts.begin(), parts.end(), [&](Formula part) { return !is_branching(part); });

@@ -63,8 +63,8 @@ const Objects::Parts& Objects::parts_of(Formula object) {
   auto known = parts_.find(object);
   if (known != parts_.end()) return known->second;
   Parts parts;
-  std::vector<Formula> literals = {object}, lasting, rest;
-  if (formulas_.op(object) == Op::kAnd) literals = formulas_.operands(object);
+  const std::vector<Formula> literals = formulas_.conjuncts(object);
+  std::vector<Formula> lasting, rest;
   schema_.budget().spend(literals.size());
   bool has_counts = false, has_least = false, has_names = false, has_sets = false;
   for (Formula literal : literals) {
@@ -101,8 +101,7 @@ uint32_t Objects::shape_of(Formula lasting, uint32_t order_number) {
   shape.lasting = lasting;
   shape.order = order_number;
   shape.is_required.assign(order.names.size(), false);
-  std::vector<Formula> literals = {lasting};
-  if (formulas_.op(lasting) == Op::kAnd) literals = formulas_.operands(lasting);
+  const std::vector<Formula> literals = formulas_.conjuncts(lasting);
   schema_.budget().spend(literals.size());
   for (Formula literal : literals) {
     const FormulaNode& node = formulas_[literal];

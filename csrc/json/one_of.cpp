@@ -105,9 +105,7 @@ Formula Schema::exactly_one(const Value& schemas, Type type) {
     branch.formula = expand(child(schema), type);
     if (branch.formula == kNever && fails_in_each_reading(schema, type)) continue;
     branch.values = listed_values(schema, kMaxReferences);
-    std::vector<Formula> literals = {branch.formula};
-    if (formulas_.op(branch.formula) == Op::kAnd) literals = formulas_.operands(branch.formula);
-    for (Formula literal : literals) {
+    for (Formula literal : formulas_.conjuncts(branch.formula)) {
       const FormulaNode node = formulas_[literal];
       if (node.op == Op::kRequired) branch.required.push_back(node.a);
       if (node.op == Op::kForKeys && node.b == kNever && !has_narrower_text(node.a)) branch.forbidden.push_back(node.a);

@@ -152,9 +152,7 @@ class Planner::PlanMaker {
 
   // The disjunction of two formulas, with their common operands outside of it.
   Formula either(Formula a, Formula b) {
-    auto parts_of = [this](Formula formula) {
-      return formulas_.op(formula) == Op::kAnd ? formulas_.operands(formula) : std::vector<Formula>{formula};
-    };
+    auto parts_of = [this](Formula formula) { return formulas_.conjuncts(formula); };
     const std::vector<Formula> of_a = parts_of(a), of_b = parts_of(b);
     std::vector<Formula> common, only_a, only_b;
     std::set_intersection(of_a.begin(), of_a.end(), of_b.begin(), of_b.end(), std::back_inserter(common));

@@ -147,7 +147,7 @@ class Rehearsal {
 // items, and atoms within alternatives.
 size_t num_conditions(Formulas& formulas, Formula formula) {
   size_t count = 0;
-  for (Formula part : formulas.op(formula) == Op::kAnd ? formulas.operands(formula) : std::vector<Formula>{formula}) {
+  for (Formula part : formulas.conjuncts(formula)) {
     Op op = formulas.op(part);
     if (op == Op::kNot) op = formulas.op(formulas[part].a);
     if (op == Op::kForKeys || op == Op::kHas) ++count;
