@@ -31,7 +31,6 @@ class StructuredOutputsConfig:
             ten times as many by the clock.
         queue_size: number of constraints that may wait to be compiled. One more is
             refused.
-        tenant_queue_size: the same limit for each tenant.
         cache_bytes: memory for the cache of compiled grammars, keys included.
         cache_dir: directory that caches compiled constraints between runs of the
             server. None: no such cache. Whoever can write to it decides what requests
@@ -75,7 +74,6 @@ class StructuredOutputsConfig:
     compile_workers: int = field(default_factory=lambda: _half_the_processors(least=2))
     compile_timeout: float = 10.0
     queue_size: int = 512
-    tenant_queue_size: int = 64
     cache_bytes: int = 512 << 20
     cache_dir: str | None = None
     cache_dir_bytes: int = 1 << 30
@@ -93,7 +91,6 @@ class StructuredOutputsConfig:
         minimums = {
             "compile_workers": 1,
             "queue_size": 1,
-            "tenant_queue_size": 1,
             "cache_bytes": 0,
             "cache_dir_bytes": 0,
             "failures_kept": 0,

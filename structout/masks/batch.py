@@ -65,8 +65,6 @@ class MaskBatch:
             nothing.
         num_acceptable_drafts: int32 ``[len(request_ids)]``. The number of leading
             drafts of each request that its grammar allows.
-        unfinished: the requests whose rows allow nothing because computing them takes
-            longer than a step. They must not be sampled in this step.
         bitmask: int32 ``[R, ceil(V / 32)]``, one row for each constrained position.
             Read-only while it is in a buffer.
         lease: of the buffer; None if the memory is the batch's own.
@@ -76,7 +74,6 @@ class MaskBatch:
     row_indptr: npt.NDArray[np.int32]
     errors: Mapping[str, str] = field(default_factory=dict)
     num_acceptable_drafts: npt.NDArray[np.int32] = field(default_factory=_no_draft_counts)
-    unfinished: tuple[str, ...] = ()
     bitmask: _LeasedBitmask = _LeasedBitmask()
     lease: Lease | None = field(default=None, repr=False, compare=False)
 
@@ -97,8 +94,7 @@ class MaskBatch:
                 f"got {list(request_ids)}"
             )
         errors = {names[request_id]: reason for request_id, reason in self.errors.items()}
-        unfinished = tuple(names[request_id] for request_id in self.unfinished)
-        return replace(self, request_ids=tuple(request_ids), errors=errors, unfinished=unfinished)
+        return replace(self, request_ids=tuple(request_ids), errors=errors)
 
     def rows_for(
         self,

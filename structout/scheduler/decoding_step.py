@@ -3,7 +3,6 @@
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy.typing as npt
 
 from structout.constraints.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarErrorKind
-from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.native.extension import core
 from structout.grammar.row_loop import RowLoop
 from structout.masks.batch import MaskBatch
@@ -41,7 +39,6 @@ class StepInput:
         drafts: by request id, as are the others.
         bounds: where grammars and masks start.
         trees: the shapes of drafts that are trees.
-        wait: whether the step finishes masks that take long.
         tokens: accepted before the masks are filled. Such a step is on a thread of its
             own, so it gives Python's global lock away from the start.
         positions: if not None, the requests that are meant: those that have another
@@ -52,7 +49,6 @@ class StepInput:
     drafts: dict[str, Sequence[int]]
     bounds: dict[str, tuple[int, int]]
     trees: dict[str, tuple[Sequence[int], Sequence[int]]]
-    wait: bool = True
     tokens: dict[str, Sequence[int]] | None = None
     positions: dict[str, Any] | None = None
 
@@ -65,7 +61,6 @@ class StepInput:
         bounds: Bounds | None,
         trees: Trees | None,
         strict: bool,
-        wait: bool = True,
     ) -> "StepInput":
         """Raises ``ValueError`` if an id occurs twice, and with ``strict``
         ``UnknownRequestError`` if one is unknown."""
@@ -75,7 +70,7 @@ class StepInput:
             raise ValueError(f"request_ids must be unique, got {repeated!r} more than once")
         if strict:
             check_known(names, requests.by_id)
-        return cls(names, _as_dict(drafts), _as_dict(bounds), _as_dict(trees), wait)
+        return cls(names, _as_dict(drafts), _as_dict(bounds), _as_dict(trees))
 
 
 class DecodingSteps:
@@ -102,14 +97,9 @@ class DecodingSteps:
         self._buffers = BufferRing(config.num_mask_buffers, vocab_size, core().MaskBuffer)
         self._pool = core().ThreadPool(config.fill_threads - 1) if config.fill_threads > 1 else None
         self._loop = RowLoop(config.slow_token_seconds)
-        self._late_thread = ThreadPoolExecutor(1, thread_name_prefix="structout-late-masks")
         self.work = 0
         self.seconds: deque[float] = deque(maxlen=1024)
         self.fills: dict[str, BackendFills] = {}
-
-    def close(self) -> None:
-        """Drop the masks that are to be computed outside of steps."""
-        self._late_thread.shutdown(wait=False, cancel_futures=True)
 
     # -- tokens ------------------------------------------------------------------------
 
@@ -160,7 +150,7 @@ class DecodingSteps:
         native_seconds = time.perf_counter() - started
         row_indptr = step.row_indptr
         errors = self._errors(step, given.request_ids)
-        unfinished = self._finish(step, given, buffer, errors)
+        self._finish(step, given, buffer, errors)
         num_allowed = step.num_allowed  # also of the requests that were finished last
         for index in step.dead_ends:
             errors[given.request_ids[index]] = self._fail_exhausted(given.request_ids[index])
@@ -180,7 +170,6 @@ class DecodingSteps:
             row_indptr=row_indptr,
             errors=errors,
             num_acceptable_drafts=num_allowed,
-            unfinished=tuple(unfinished),
             bitmask=buffer.array[:num_rows],
             lease=buffer.lease,
         )
@@ -238,40 +227,18 @@ class DecodingSteps:
 
     # -- masks that take more work than a step has -------------------------------------
 
-    def _finish(self, step: Any, given: StepInput, buffer: MaskBuffer, errors: dict[str, str]) -> list[str]:
-        """Compute the masks that took more work than the step has. Return the requests
-        whose masks another thread computes instead."""
-        left = []
+    def _finish(self, step: Any, given: StepInput, buffer: MaskBuffer, errors: dict[str, str]) -> None:
+        """Compute the masks that took more work than the step has, without Python's
+        global lock."""
         for index in step.unfinished:
             name = given.request_ids[index]
             request = self._requests.by_id.get(name)
-            grammar = None if request is None else request.grammar
-            if request is None or grammar is None:  # finished by another thread meanwhile
+            if request is None or request.grammar is None:  # finished by another thread meanwhile
                 continue
-            if not given.wait and request.finished_position != grammar.num_tokens:
-                left.append(name)
-                if self._requests.set_waiting(request):
-                    drafts = given.drafts.get(name)
-                    self._late_thread.submit(self._finish_late, request, grammar.fork(), drafts)
-            elif not _finish_rows(step, index, buffer, request):
+            work = step.finish(index, request.work_left, buffer.native)
+            request.work_left -= request.work_left if work is None else work
+            if work is None:
                 errors[name] = self._fail(request, EXHAUSTED)
-        return left
-
-    def _finish_late(self, request: Request, grammar: StructuredOutputGrammar, drafts: Sequence[int] | None) -> None:
-        """Compute the masks of a WAITING request, and make it READY again."""
-        if request.is_removed:
-            return
-        try:
-            step = core().Step({0: grammar.position}, [0], {0: drafts})
-            buffer = self._buffers.new(step.max_rows, pin_memory=False)
-            step.run(0, buffer.native)
-            if _finish_rows(step, 0, buffer, request) and not grammar.error_reason:
-                request.finished_position = grammar.num_tokens
-                self._requests.set_ready_again(request)
-            else:
-                self._fail(request, grammar.error_reason or EXHAUSTED)
-        except Exception as error:  # whatever it is, the request must not wait for ever
-            self._requests.set_failed(request, GrammarError(f"its masks could not be computed: {error}"))
 
     # -- requests that fail ------------------------------------------------------------
 
@@ -304,14 +271,6 @@ class DecodingSteps:
                     self._requests.set_failed(request, GrammarError(message, kind=GrammarErrorKind.REPLAY))
                 reasons[name] = str(request.error or message)
         return reasons
-
-
-def _finish_rows(step: Any, index: int, buffer: MaskBuffer, request: Request) -> bool:
-    """Fill the rows of a native step's request ``index`` with the work that ``request``
-    has left, without Python's global lock. Return False if it is not enough."""
-    work = step.finish(index, request.work_left, buffer.native)
-    request.work_left -= request.work_left if work is None else work
-    return work is not None
 
 
 def _as_dict(values: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -4,7 +4,6 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent import futures
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -21,8 +20,7 @@ from structout.grammar.interface import CompiledConstraint, DeviceTables, Struct
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.batch import MaskBatch
-from structout.scheduler.compile_cache import Result
-from structout.scheduler.compile_service import CompileService
+from structout.scheduler.compile_pool import CompilePool
 from structout.scheduler.decoding_step import Bounds, DecodingSteps, Drafts, StepInput, Trees
 from structout.scheduler.process_lock import ProcessLock
 from structout.scheduler.refusals import Refusal, explain_refusal
@@ -55,7 +53,7 @@ class StructuredOutputManager:
         self._backends = BackendSet(self.vocabulary, self.config, tokenizer)
         self._lock = ProcessLock("StructuredOutputManager")  # of requests and compilations
         self._requests = RequestTable(self._lock)
-        self._compiler = CompileService(self._compile, self.config, self._lock)
+        self._compiler = CompilePool(self._compile, self.config, self._lock)
         # Guards the states of grammars. A thread takes it before the other lock, never
         # after.
         self._grammar_lock = threading.RLock()
@@ -74,7 +72,6 @@ class StructuredOutputManager:
         stop_token_ids: Sequence[int] | None = None,
         output_token_ids: Sequence[int] = (),
         constrain_after: Sequence[int] | None = None,
-        tenant: str = "",
         on_settled: OnSettled | None = None,
     ) -> GrammarStatus:
         """Start compiling the request's constraint, and return without waiting.
@@ -89,7 +86,6 @@ class StructuredOutputManager:
             constrain_after: the tokens that end the model's reasoning, such as those of
                 ``</think>``. The constraint applies to the text after them; everything
                 before is free.
-            tenant: the name of the request's owner. Tenants take turns to compile.
             on_settled: called once with the request's id and status when it has become
                 READY or FAILED: from the thread that compiled, or from this one before
                 the method returns. Not called for a request that is finished before.
@@ -107,14 +103,15 @@ class StructuredOutputManager:
         try:
             start = RequestStart(self.vocabulary.size, output_token_ids, stop_token_ids, constrain_after)
             constraint = params.constraint(self.config)
-            request.ticket = self._compiler.submit(constraint, tenant, partial(self._start_request, request, start))
+            request.compilation = compilation = self._compiler.submit(constraint)
+            compilation.add_done_callback(partial(self._start_request, request, start))
         except GrammarError as error:
             self._settle(request, error)
         except BaseException:
             self.finish_request(request_id)
             raise
-        if request.is_removed:  # by another thread, perhaps before the request had its ticket
-            self._compiler.cancel(request.ticket)
+        if request.is_removed:  # by another thread, perhaps before it had its future
+            request.cancel_compilation()
         return request.status
 
     def add_failed_request(self, request_id: str, error: GrammarError) -> None:
@@ -150,12 +147,10 @@ class StructuredOutputManager:
         self._backends.prepare()
         remaining, errors = list(constraints), []
         # Stay well below the queue limits, which are meant for clients.
-        window = max(1, min(self.config.queue_size, self.config.tenant_queue_size) // 2)
+        window = max(1, self.config.queue_size // 2)
         for first in range(0, len(remaining), window):
-            for future in [self._compile_ahead(params) for params in remaining[first : first + window]]:
-                futures.wait([future], timeout)
-                result = future.result() if future.done() else GrammarTimeoutError(f"still compiling after {timeout} s")
-                errors.append(result if isinstance(result, GrammarError) else None)
+            for compilation in [self._compile_ahead(params) for params in remaining[first : first + window]]:
+                errors.append(_error_within(timeout, compilation))
         return errors
 
     def status(self, request_id: str) -> GrammarStatus:
@@ -284,7 +279,7 @@ class StructuredOutputManager:
             return
         request = self._requests.remove(request_id)
         if request is not None:
-            self._compiler.cancel(request.ticket)
+            request.cancel_compilation()
 
     @property
     def num_requests(self) -> int:
@@ -311,7 +306,6 @@ class StructuredOutputManager:
         bounds: Bounds | None = None,
         draft_trees: Trees | None = None,
         strict: bool = True,
-        wait: bool = True,
     ) -> MaskBatch:
         """Fill the next token's masks for the structured requests among
         ``request_ids``.
@@ -323,6 +317,11 @@ class StructuredOutputManager:
         Terminated requests get no row, so their logits stay free. A request that is not
         READY, or has reached a dead end, gets rows that allow nothing and an entry in
         ``errors``. The other requests are unaffected.
+
+        Masks that need more work than a step has, about 3 ms for all requests and a
+        quarter of that for one, are computed last, without Python's global lock. A
+        request is FAILED with kind ``limit`` once all such masks of it together have
+        taken about 2 s.
 
         Args:
             request_ids: the requests of the step, without duplicates.
@@ -341,14 +340,6 @@ class StructuredOutputManager:
             strict: whether an id that the manager does not know is an error. With
                 False, its rows are free: for engines that pass the ids of all requests,
                 or finish requests from other threads during a step.
-            wait: what happens to a request whose masks need more work than a step has,
-                about 3 ms for all requests and a quarter of that for one. True: this
-                call computes them last, without Python's global lock. False: the
-                request's rows allow nothing, ``unfinished`` lists it, and it is WAITING
-                while another thread computes its masks. :meth:`poll_changed` tells when
-                it is READY to be scheduled again. In both cases it is FAILED with kind
-                ``limit`` once all its masks outside of steps together have taken about
-                2 s.
 
         Returns:
             the masks, in a buffer that is reused by the ``num_mask_buffers``-th next
@@ -359,7 +350,7 @@ class StructuredOutputManager:
             UnknownRequestError: the manager does not know one of the ids.
         """
         with self._lock_grammars():
-            given = StepInput.checked(self._requests, request_ids, draft_tokens, bounds, draft_trees, strict, wait)
+            given = StepInput.checked(self._requests, request_ids, draft_tokens, bounds, draft_trees, strict)
             return self._steps.fill(given)
 
     def step(
@@ -371,7 +362,6 @@ class StructuredOutputManager:
         bounds: Bounds | None = None,
         draft_trees: Trees | None = None,
         strict: bool = True,
-        wait: bool = True,
     ) -> "Future[MaskBatch]":
         """:meth:`accept_batch` and then :meth:`grammar_bitmask`, as one native call on
         the manager's own thread, while the engine goes on.
@@ -404,7 +394,6 @@ class StructuredOutputManager:
             dict(bounds or {}),
             dict(draft_trees or {}),
             strict,
-            wait,
         )
         given = replace(given, tokens=_copied(tokens), positions=self._requests.positions.copy())
         try:
@@ -540,7 +529,6 @@ class StructuredOutputManager:
         self._requests.close()
         self._compiler.close()
         self._step_thread.shutdown(wait=False, cancel_futures=True)
-        self._steps.close()
         with self._grammar_lock:
             self._backends.destroy()
 
@@ -557,22 +545,28 @@ class StructuredOutputManager:
         compiled = self._backends.compile(constraint)
         return replace(compiled, cpu_seconds=time.thread_time() - begin)
 
-    def _compile_ahead(self, params: StructuredOutputsParams) -> Future[Result]:
-        future: Future[Result] = Future()
+    def _compile_ahead(self, params: StructuredOutputsParams) -> Future[CompiledConstraint]:
         try:
-            self._compiler.submit(params.constraint(self.config), "", future.set_result)
+            return self._compiler.submit(params.constraint(self.config))
         except GrammarError as error:
-            future.set_result(error.copy())
-        return future
+            failed: Future[CompiledConstraint] = Future()
+            failed.set_exception(error.copy())
+            return failed
 
-    def _start_request(self, request: Request, start: RequestStart, result: Result) -> None:
+    def _start_request(self, request: Request, start: RequestStart, compilation: Future[CompiledConstraint]) -> None:
         """Begin a request whose constraint was compiled, or has failed."""
-        if isinstance(result, GrammarError):
-            self._settle(request, result)
-        elif not request.is_removed:
-            grammar = start.grammar(result)
-            request.compiled = None if isinstance(grammar, GrammarError) else result
-            self._settle(request, grammar)
+        request.compilation = None
+        if compilation.cancelled() or request.is_removed:
+            return
+        error = compilation.exception()
+        if error is not None:
+            assert isinstance(error, GrammarError)
+            self._settle(request, error)
+            return
+        compiled = compilation.result()
+        grammar = start.grammar(compiled)
+        request.compiled = None if isinstance(grammar, GrammarError) else compiled
+        self._settle(request, grammar)
 
     def _settle(self, request: Request, grammar: StructuredOutputGrammar | GrammarError) -> None:
         """Make the request READY or FAILED, and call its ``on_settled``."""
@@ -606,6 +600,17 @@ class StructuredOutputManager:
         self._step_thread_id = threading.get_ident()
         with self._grammar_lock:
             return self._steps.fill(given)
+
+
+def _error_within(timeout: float | None, compilation: Future[CompiledConstraint]) -> GrammarError | None:
+    try:
+        error = compilation.exception(timeout)
+    except CancelledError as cancelled:
+        raise StructOutError("the manager was closed") from cancelled
+    except TimeoutError:
+        return GrammarTimeoutError(f"still compiling after {timeout} s")
+    assert error is None or isinstance(error, GrammarError)
+    return error
 
 
 def _copied(tokens: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:

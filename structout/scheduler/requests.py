@@ -4,6 +4,7 @@ import enum
 import heapq
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ REQUEST_WORK = 60_000_000  # of masks, outside of decoding steps, in steps of th
 class GrammarStatus(enum.Enum):
     """The state of a request's grammar."""
 
-    WAITING = "waiting"  # for its grammar or its mask: the scheduler skips the request
+    WAITING = "waiting"  # for its grammar: the scheduler skips the request
     READY = "ready"
     FAILED = "failed"
 
@@ -97,18 +98,15 @@ class Request:
         request_id: the engine's name for the request.
         slot: a small integer, unique among live requests.
         on_settled: called once, when the request has become READY or FAILED.
-        status: WAITING until its constraint has compiled or failed, and while a mask is
-            computed outside of a step.
+        status: WAITING until its constraint has compiled or failed.
         grammar: the request's position in its constraint; None until it has compiled,
             and if it has FAILED. It is set after all other fields, because a step may
             read it at once.
         compiled: the constraint, once it has compiled.
         error: why the request FAILED.
         is_removed: whether it has left the table.
-        ticket: of its compilation.
+        compilation: of its constraint, until it is over.
         work_left: what its masks may still take outside of steps.
-        finished_position: the number of tokens after which masks were last computed
-            outside of a step; -1 without any.
     """
 
     request_id: str
@@ -119,9 +117,14 @@ class Request:
     compiled: CompiledConstraint | None = None
     error: GrammarError | None = None
     is_removed: bool = False
-    ticket: int | None = None
+    compilation: Future[CompiledConstraint] | None = None
     work_left: int = REQUEST_WORK
-    finished_position: int = -1
+
+    def cancel_compilation(self) -> None:
+        """Cancel it, unless it is over; other requests may wait for it."""
+        compilation = self.compilation
+        if compilation is not None:
+            compilation.cancel()
 
 
 class RequestTable:
@@ -184,21 +187,6 @@ class RequestTable:
                 self.foreign.add(request.request_id)
             self._settle(request, GrammarStatus.READY)
         return True
-
-    def set_waiting(self, request: Request) -> bool:
-        """Make a READY request WAITING. Return False if it is not READY any more."""
-        with self._lock:
-            if request.is_removed or request.status is not GrammarStatus.READY:
-                return False
-            request.status = GrammarStatus.WAITING
-            self._changes.pop(request.request_id, None)
-        return True
-
-    def set_ready_again(self, request: Request) -> None:
-        """Make the request READY, unless it has failed or was removed meanwhile."""
-        with self._lock:
-            if not request.is_removed and request.status is GrammarStatus.WAITING:
-                self._settle(request, GrammarStatus.READY)
 
     def set_failed(self, request: Request, error: GrammarError) -> bool:
         """Make the request FAILED. Return False if it has been removed.

@@ -1,4 +1,4 @@
-"""CompileService's deadlines: compilations that take too long, and clocks that jump."""
+"""CompilePool's deadlines: compilations that take too long, and clocks that jump."""
 
 import logging
 import os
@@ -11,57 +11,51 @@ import pytest
 
 from structout.constraints.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarTimeoutError
-from structout.scheduler.compile_service import CompileService
+from structout.scheduler.compile_pool import CompilePool
 from structout.scheduler.process_lock import ProcessLock
-from support.compile_jobs import LONG, Clock, Compiled, Inbox, cached, compile_with, is_idle, wait_until
+from support.compilations import LONG, Clock, Compiled, cached, compile_with, is_idle, wait_until
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 
 
-def test_deadline_fails_all_subscriptions_and_frees_the_worker(make, gates, caplog):
+def test_deadline_fails_all_futures_and_frees_the_worker(make, gates, caplog):
     clock = Clock()
-    service = make(gates, clock=clock, compile_timeout=0.15)
-    inboxes = [Inbox() for _ in range(3)]
-    service.submit("slow", "", inboxes[0])
-    service.submit("slow", "", inboxes[1])
-    service.submit("next", "", inboxes[2])
+    pool = make(gates, clock=clock, compile_timeout=0.15)
+    futures = [pool.submit(key) for key in ("slow", "slow", "next")]
     gates.open("next")
     assert gates.next_started() == "slow"
     clock.now += 0.14
     time.sleep(0.3)  # the deadlines are checked meanwhile, by the clock
-    assert all(inbox.is_empty() for inbox in inboxes)
-    assert (service.stats().waiting, service.stats().compiling, service.stats().timeouts) == (1, 1, 0)
+    assert not any(future.done() for future in futures)
+    assert (pool.stats().waiting, pool.stats().compiling, pool.stats().timeouts) == (1, 1, 0)
     clock.now += 0.02
-    for inbox in inboxes[:2]:
-        error = inbox.get()
+    for future in futures[:2]:
+        error = future.exception(LONG)
         assert isinstance(error, GrammarTimeoutError)
         assert str(error) == "the constraint took more than 0.15 CPU seconds to compile"
-    assert inboxes[2].get().text == "next"
-    assert (service.stats().overdue, service.stats().timeouts) == (1, 1)
-    assert cached(service, "slow") is None
+    assert futures[2].result(LONG).text == "next"
+    assert (pool.stats().overdue, pool.stats().timeouts) == (1, 1)
+    assert cached(pool, "slow") is None
     assert [record.levelno for record in caplog.records if record.name == "structout.scheduler"] == [logging.WARNING]
 
     gates.open("slow")  # late, but good
-    wait_until(lambda: cached(service, "slow") is not None)
-    wait_until(lambda: is_idle(service))
-    assert inboxes[0].is_empty()
+    wait_until(lambda: cached(pool, "slow") is not None)
+    wait_until(lambda: is_idle(pool))
 
 
 def test_deadline_counts_from_the_start_of_the_compilation(make, gates):
     clock = Clock()
-    service = make(gates, clock=clock, compile_timeout=0.3)
-    inboxes = {key: Inbox() for key in ("first", "second", "last")}
-    for key, inbox in inboxes.items():
-        service.submit(key, "", inbox)
+    pool = make(gates, clock=clock, compile_timeout=0.3)
+    futures = {key: pool.submit(key) for key in ("first", "second", "last")}
     for key in ("first", "second"):
         assert gates.next_started() == key
         clock.now += 0.2
         gates.open(key)
-        assert inboxes[key].get().text == key
+        assert futures[key].result(LONG).text == key
     assert gates.next_started() == "last"
     time.sleep(0.5)  # deadlines are checked every 0.3 s; "last" was submitted 0.4 s ago by the clock
     gates.open("last")
-    assert inboxes["last"].get().text == "last"
+    assert futures["last"].result(LONG).text == "last"
 
 
 def test_deadline_counts_cpu_time_and_ten_times_as_much_without_any(request):
@@ -69,86 +63,78 @@ def test_deadline_counts_cpu_time_and_ten_times_as_much_without_any(request):
     clock, is_over = Clock(), threading.Event()
     config = StructuredOutputsConfig(compile_workers=1, compile_timeout=0.2)
     is_begun = threading.Event()
-    service = CompileService(
+    pool = CompilePool(
         lambda key: is_begun.set() or (is_over.wait(LONG) and Compiled("{}")),
         config,
-        ProcessLock("CompileService"),
+        ProcessLock("CompilePool"),
         clock=clock,
     )
-    request.addfinalizer(service.close)
+    request.addfinalizer(pool.close)
     request.addfinalizer(is_over.set)
-    inbox = Inbox()
-    service.submit("blocked", "", inbox)
+    future = pool.submit("blocked")
     assert is_begun.wait(LONG)
     clock.now += 1.9
     time.sleep(0.5)  # the deadline is checked every 0.2 s
-    assert inbox.is_empty()
+    assert not future.done()
     clock.now += 0.2
-    assert isinstance(inbox.get(), GrammarTimeoutError)
+    assert isinstance(future.exception(LONG), GrammarTimeoutError)
 
 
 def test_clock_that_jumps_ahead_ends_what_compiles_and_nothing_else(make, gates):
     """As when a machine has slept."""
     clock = Clock()
-    service = make(gates, clock=clock, compile_timeout=0.15)
+    pool = make(gates, clock=clock, compile_timeout=0.15)
     gates.errors["bad"] = GrammarError("bad")
     gates.open("good", "bad", "next")
-    compile_with(service, "good")
-    compile_with(service, "bad")
-    inboxes = {key: Inbox() for key in ("slow", "next")}
-    for key, inbox in inboxes.items():
-        service.submit(key, "", inbox)
+    compile_with(pool, "good")
+    compile_with(pool, "bad")
+    slow, following = pool.submit("slow"), pool.submit("next")
     assert [gates.next_started() for _ in range(3)] == ["good", "bad", "slow"]
     clock.now += 1e9
-    assert isinstance(inboxes["slow"].get(), GrammarTimeoutError)
-    assert inboxes["next"].get().text == "next"
-    assert cached(service, "good").text == "good"
-    assert cached(service, "bad") is None  # its time is over
-    stats = service.stats()
+    assert isinstance(slow.exception(LONG), GrammarTimeoutError)
+    assert following.result(LONG).text == "next"
+    assert cached(pool, "good").text == "good"
+    assert cached(pool, "bad") is None  # its time is over
+    stats = pool.stats()
     assert (stats.waiting, stats.overdue, stats.timeouts, stats.failures_kept) == (0, 1, 1, 0)
 
 
 def test_clock_that_jumps_back_ends_nothing(make, gates):
     clock = Clock()
-    service = make(gates, clock=clock)
+    pool = make(gates, clock=clock)
     gates.errors["bad"] = GrammarError("bad")
     gates.open("bad")
-    compile_with(service, "bad")
-    inboxes = {key: Inbox() for key in ("running", "waiting")}
-    for key, inbox in inboxes.items():
-        service.submit(key, "tenant", inbox)
+    compile_with(pool, "bad")
+    futures = [pool.submit("running"), pool.submit("waiting")]
     clock.now -= 1e9
-    service.submit("last", "another tenant", last := Inbox())
+    futures.append(pool.submit("last"))
     gates.open("running", "waiting", "last")
-    assert [inbox.get().text for inbox in (*inboxes.values(), last)] == ["running", "waiting", "last"]
-    assert str(cached(service, "bad")) == "bad"
-    wait_until(lambda: is_idle(service))
-    assert service.stats().timeouts == 0
+    assert [future.result(LONG).text for future in futures] == ["running", "waiting", "last"]
+    assert str(cached(pool, "bad")) == "bad"
+    wait_until(lambda: is_idle(pool))
+    assert pool.stats().timeouts == 0
 
 
 def test_submit_of_an_overdue_key_joins_its_compilation(make, gates):
     clock = Clock()
-    service = make(gates, clock=clock, compile_timeout=0.05)
+    pool = make(gates, clock=clock, compile_timeout=0.05)
     for is_first in (True, False):
-        inbox = Inbox()
-        service.submit("slow", "", inbox)
+        future = pool.submit("slow")
         assert not is_first or gates.next_started() == "slow"
         clock.now += 0.1
-        assert isinstance(inbox.get(), GrammarTimeoutError)
-    inbox = Inbox()
-    service.submit("slow", "", inbox)
+        assert isinstance(future.exception(LONG), GrammarTimeoutError)
+    future = pool.submit("slow")
     gates.open("slow")
-    assert inbox.get().text == "slow"
+    assert future.result(LONG).text == "slow"
     assert gates.count == {"slow": 1}
 
 
 def test_too_many_overdue_compilations_refuse_new_ones(make, gates):
     clock = Clock()
-    service = make(gates, clock=clock, compile_timeout=0.05)
-    waiting = Inbox()
+    pool = make(gates, clock=clock, compile_timeout=0.05)
     for i in range(4):
-        service.submit(f"slow {i}", "", Inbox())
-    service.submit("waiting", "", waiting)
+        pool.submit(f"slow {i}")
+    waiting = pool.submit("waiting")
     for i in range(4):
         assert gates.next_started() == f"slow {i}"
         clock.now += 0.1
@@ -156,19 +142,19 @@ def test_too_many_overdue_compilations_refuse_new_ones(make, gates):
         "4 compilations still run past their deadline of 0.05 CPU seconds; "
         "nothing new is compiled until one of them ends"
     )
-    assert str(waiting.get()) == message
+    assert str(waiting.exception(LONG)) == message
     with pytest.raises(GrammarError, match=message):
-        service.submit("new", "", Inbox())
-    assert cached(service, "waiting") is None
-    assert service.stats().overdue == 4
+        pool.submit("new")
+    assert cached(pool, "waiting") is None
+    assert pool.stats().overdue == 4
     gates.open("slow 2", "new")
-    wait_until(lambda: service.stats().overdue == 3)
-    assert compile_with(service, "new").text == "new"
+    wait_until(lambda: pool.stats().overdue == 3)
+    assert compile_with(pool, "new").text == "new"
 
 
 PREAMBLE = f"""
-import json, random, sys, threading, time
-from structout.scheduler.compile_service import CompileService
+import json, random, sys, time
+from structout.scheduler.compile_pool import CompilePool
 from structout.scheduler.process_lock import ProcessLock
 from structout.constraints.config import StructuredOutputsConfig
 from structout.errors import GrammarTimeoutError
@@ -183,11 +169,9 @@ class CompiledSchema:
     def __init__(self, spec):
         self.memory_bytes = backend.compile_grammar(StructuredOutputOptions.JSON, spec).memory_bytes
 
-def compile_with(service, spec):
-    results, is_done = [], threading.Event()
-    service.submit(spec, "", lambda result: (results.append(result), is_done.set()))
-    assert is_done.wait({LONG})
-    return results[0]
+def compile_with(pool, spec):
+    future = pool.submit(spec)
+    return future.exception({LONG}) or future.result()
 """
 
 
@@ -205,12 +189,12 @@ def test_native_compilation_past_its_deadline_blocks_neither_worker_nor_exit():
     """The compilation alone takes some twenty CPU seconds."""
     lines, code, cpu_seconds = run_in_a_process("""
 config = StructuredOutputsConfig(compile_workers=1, compile_timeout=2.0)
-service = CompileService(CompiledSchema, config, ProcessLock("CompileService"))
+pool = CompilePool(CompiledSchema, config, ProcessLock("CompilePool"))
 start = time.monotonic()
-assert isinstance(compile_with(service, SLOW), GrammarTimeoutError)
+assert isinstance(compile_with(pool, SLOW), GrammarTimeoutError)
 print(time.monotonic() - start)
-assert compile_with(service, '{"type": "integer"}').memory_bytes > 0
-print(service.stats().overdue)
+assert compile_with(pool, '{"type": "integer"}').memory_bytes > 0
+print(pool.stats().overdue)
 print(time.process_time(), flush=True)
 sys.exit(7)
 """)

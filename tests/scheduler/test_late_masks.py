@@ -45,81 +45,53 @@ def masks(batch):
     return {name: batch.bitmask[row].copy() for name, row in zip(batch.request_ids, batch.row_indptr, strict=False)}
 
 
-def test_step_beside_a_dear_request_fills_the_others_and_the_request_joins_again(manager):
-    add(manager, "dear", dear_schema())
-    for i, name in enumerate(CHEAP):
-        add(manager, name, cheap_schema(i))
-    batch = manager.grammar_bitmask(["dear", *CHEAP], wait=False)
-    assert batch.unfinished == ("dear",)
-    assert not batch.errors
-    assert not masks(batch)["dear"].any()
-    assert all(masks(batch)[name].any() for name in CHEAP)
-    manager.wait_ready("dear", 60)
-    assert manager.poll_changed() == [("dear", GrammarStatus.READY)]
-    again = manager.grammar_bitmask(["dear", *CHEAP], wait=False)
-    assert again.unfinished == ()
-    for name in CHEAP:
-        np.testing.assert_array_equal(masks(again)[name], masks(batch)[name])
-    with StructuredOutputManager(TOKENIZER, V) as other:
-        add(other, "dear", dear_schema())
-        np.testing.assert_array_equal(masks(again)["dear"], masks(other.grammar_bitmask(["dear"]))["dear"])
-
-
 def test_step_with_many_dear_requests_works_no_more_than_a_step_may(manager):
     names = [f"dear{i}" for i in range(12)]
     for i, name in enumerate(names):
         add(manager, name, dear_schema(i))
     add(manager, "cheap", cheap_schema(0))
-    batch = manager.grammar_bitmask([*names, "cheap"], wait=False)
+    batch = manager.grammar_bitmask([*names, "cheap"])
     assert 0 < manager._steps.work <= STEP_WORK
-    assert set(batch.unfinished) == set(names)
-    manager.wait_all(timeout=60)
+    assert not batch.errors
+    assert all(mask.any() for mask in masks(batch).values())
     manager.grammar_bitmask(["cheap"])
     assert manager._steps.work == 0
 
 
-def test_waiting_step_finishes_the_dear_request_after_the_others(manager):
+def test_step_finishes_the_dear_request_after_the_others(manager):
     add(manager, "dear", dear_schema())
-    add(manager, "cheap", cheap_schema(0))
-    batch = manager.grammar_bitmask(["dear", "cheap"])
-    assert batch.unfinished == ()
+    for i, name in enumerate(CHEAP):
+        add(manager, name, cheap_schema(i))
+    batch = manager.grammar_bitmask(["dear", *CHEAP])
     assert not batch.errors
-    assert all(mask.any() for mask in masks(batch).values())
     assert manager._steps.work <= STEP_WORK
-    assert manager._requests["dear"].work_left < manager._requests["cheap"].work_left
-    assert manager.status("dear") is GrammarStatus.READY
+    assert manager._requests["dear"].work_left < manager._requests["cheap0"].work_left
+    alone = masks(batch)
+    with StructuredOutputManager(TOKENIZER, V) as other:
+        for i, name in enumerate(CHEAP):
+            add(other, name, cheap_schema(i))
+            np.testing.assert_array_equal(alone[name], masks(other.grammar_bitmask([name]))[name])
+        add(other, "dear", dear_schema())
+        np.testing.assert_array_equal(alone["dear"], masks(other.grammar_bitmask(["dear"]))["dear"])
 
 
-def test_drafts_of_a_dear_request_are_planned_outside_of_the_step(manager):
+def test_drafts_of_a_dear_request_are_checked_outside_of_the_step(manager):
     add(manager, "dear", dear_schema())
     add(manager, "cheap", cheap_schema(0))
     drafts = {"dear": token_ids('"k0_0'), "cheap": token_ids('"n')}
-    batch = manager.grammar_bitmask(["dear", "cheap"], drafts, wait=False)
-    assert batch.unfinished == ("dear",)
-    assert batch.num_acceptable_drafts.tolist() == [0, 2]
-    manager.wait_ready("dear", 60)
-    batch = manager.grammar_bitmask(["dear", "cheap"], drafts, wait=False)
-    assert batch.unfinished == ()
+    batch = manager.grammar_bitmask(["dear", "cheap"], drafts)
+    assert manager._steps.work <= STEP_WORK
     assert batch.num_acceptable_drafts.tolist() == [len(drafts["dear"]), 2]
     assert batch.bitmask.any(axis=1).all()
 
 
-@pytest.mark.parametrize("wait", [True, False])
-def test_request_that_has_spent_its_work_fails_with_limit(manager, wait):
+def test_request_that_has_spent_its_work_fails_with_limit(manager):
     add(manager, "dear", dear_schema())
     add(manager, "cheap", cheap_schema(0))
     manager._requests["dear"].work_left = 1_000
-    batch = manager.grammar_bitmask(["dear", "cheap"], wait=wait)
-    assert list(batch.errors) == (["dear"] if wait else [])
+    batch = manager.grammar_bitmask(["dear", "cheap"])
+    assert list(batch.errors) == ["dear"]
     assert masks(batch)["cheap"].any()
     assert manager.wait_all(timeout=60) == {"dear": GrammarStatus.FAILED, "cheap": GrammarStatus.READY}
     assert manager.error("dear").kind is GrammarErrorKind.LIMIT
     assert manager.poll_changed() == [("dear", GrammarStatus.FAILED)]
-
-
-def test_request_that_is_finished_while_its_mask_is_computed_is_forgotten(manager):
-    add(manager, "dear", dear_schema())
-    assert manager.grammar_bitmask(["dear"], wait=False).unfinished == ("dear",)
-    manager.finish_request("dear")
-    add(manager, "dear", cheap_schema(0))
-    assert manager.grammar_bitmask(["dear"]).bitmask.any()

@@ -61,7 +61,7 @@ def follow_all(cases, backend):
     """Follow the texts of all cases, ``LIVE`` at a time, in a new order at each
     step."""
     rng = random.Random(0)
-    config = StructuredOutputsConfig(compile_workers=2, tenant_queue_size=512, compile_timeout=60)
+    config = StructuredOutputsConfig(compile_workers=2, compile_timeout=60)
     engines = BackendSet(VOCABULARY, config)
     texts = [(case["schema"], test["data"]) for case in cases for test in case["tests"]]
     rng.shuffle(texts)

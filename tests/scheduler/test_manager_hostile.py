@@ -27,7 +27,7 @@ from structout.grammar.native.backend import FsmBackend
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.buffers import BufferRing
-from structout.scheduler.compile_service import CompileService
+from structout.scheduler.compile_pool import CompilePool
 from support import fresh_process, tokenizers_on_the_spot
 from support.locations import importing
 
@@ -189,7 +189,7 @@ def test_64_threads_with_different_schemas_get_their_own_grammars(backend):
             "additionalProperties": False,
         }
 
-    config = StructuredOutputsConfig(any_whitespace=False, tenant_queue_size=512, compile_timeout=60)
+    config = StructuredOutputsConfig(any_whitespace=False, compile_timeout=60)
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
         barrier, errors = threading.Barrier(64), []
 
@@ -323,12 +323,12 @@ def test_grammar_bitmask_while_requests_become_ready_sees_none_half_made(manager
 
 
 def test_finish_request_during_add_request_leaves_nothing_in_the_queue(manager, monkeypatch):
-    submit = CompileService.submit
+    submit = CompilePool.submit
 
-    def submit_and_finish(service, key, tenant, on_done):
-        subscription = submit(service, key, tenant, on_done)
+    def submit_and_finish(pool, key):
+        future = submit(pool, key)
         manager.finish_request("r")
-        return subscription
+        return future
 
     opened = threading.Event()
     compile_constraint = BackendSet.compile
@@ -339,9 +339,9 @@ def test_finish_request_during_add_request_leaves_nothing_in_the_queue(manager, 
 
     monkeypatch.setattr(BackendSet, "compile", blocked_compile)
     for i in range(manager.config.compile_workers):
-        manager.add_request(f"busy {i}", StructuredOutputsParams(regex=f"b{i}"), tenant=str(i))
-    monkeypatch.setattr(CompileService, "submit", submit_and_finish)
-    manager.add_request("r", StructuredOutputsParams(regex="never compiled"), tenant="r")
+        manager.add_request(f"busy {i}", StructuredOutputsParams(regex=f"b{i}"))
+    monkeypatch.setattr(CompilePool, "submit", submit_and_finish)
+    manager.add_request("r", StructuredOutputsParams(regex="never compiled"))
     assert manager.stats().compilation.waiting == 0
     opened.set()
 
@@ -511,7 +511,7 @@ def test_grammar_with_slow_masks_fails_only_its_own_request(with_drafts):
 
 
 def test_warm_up_with_more_constraints_than_the_queue_compiles_all():
-    config = StructuredOutputsConfig(queue_size=8, tenant_queue_size=4)
+    config = StructuredOutputsConfig(queue_size=8)
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
         many = [StructuredOutputsParams(choice=[f"answer {i}"]) for i in range(60)]
         errors = manager.warm_up([*many, StructuredOutputsParams(regex="(")], timeout=60)

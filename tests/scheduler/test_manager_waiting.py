@@ -60,7 +60,7 @@ def gate(monkeypatch):
 
 
 def add_slow(manager, gate, request_id):
-    manager.add_request(request_id, StructuredOutputsParams(regex=f"slow {request_id}"), tenant=request_id)
+    manager.add_request(request_id, StructuredOutputsParams(regex=f"slow {request_id}"))
     assert gate.entered.acquire(timeout=60)
 
 

@@ -110,10 +110,9 @@ class Client(threading.Thread):
         rng, server = self.rng, self.server
         is_hostile = rng.random() < 0.1
         constraint = rng.choice(HOSTILE) if is_hostile else server.constraint(rng)
-        tenant = rng.choice(["", "a", self.client])
         thinks = [260, 261] if rng.random() < 0.1 else None
         params = StructuredOutputsParams(**constraint)
-        server.manager.add_request(name, params, tenant=tenant, constrain_after=thinks)
+        server.manager.add_request(name, params, constrain_after=thinks)
         with server.lock:
             server.counts["requests"] += 1
             server.counts["hostile requests"] += is_hostile
@@ -210,17 +209,14 @@ class Server(Hunter):
         names = rng.sample(sorted(live), min(len(live), 64))
         drafts = {name: [rng.randrange(V) for _ in range(rng.randint(1, 3))] for name in names if rng.random() < 0.2}
         begin = time.perf_counter()
-        batch = self.manager.grammar_bitmask(names, drafts, wait=rng.random() < 0.2)
+        batch = self.manager.grammar_bitmask(names, drafts)
         self._seconds.append(time.perf_counter() - begin)
         tally.executions["steps"] += 1
         self._num_rows += len(batch.bitmask)
         masks = np.unpackbits(batch.bitmask.view(np.uint8), axis=1, bitorder="little", count=V)
         for i, name in enumerate(names):
             first, last = batch.row_indptr[i : i + 2]
-            if name in batch.unfinished:
-                tally.executions["rows that were not finished in their step"] += 1
-                self._wait_again(live, name)
-            elif name in batch.errors:
+            if name in batch.errors:
                 tally.executions["requests that failed in a step"] += 1
                 self._leave(live, name)
             elif first == last:  # it has terminated
@@ -228,18 +224,14 @@ class Server(Hunter):
             else:
                 self._continue(live, name, masks[first], rng, tally)
 
-    def _wait_again(self, live: dict[str, list[int]], name: str) -> None:
-        """Its masks are computed elsewhere: it is WAITING, as a new request."""
-        tokens = live.pop(name)
-        with self.lock:
-            self.added[name] = tokens
-
     def _preempt(self, live: dict[str, list[int]], name: str) -> None:
         """Finish the request, and add it again with its tokens."""
         params, thinks = self.asked[name]
         self.manager.finish_request(name)
         self.manager.add_request(name, params, output_token_ids=live[name], constrain_after=thinks)
-        self._wait_again(live, name)
+        tokens = live.pop(name)
+        with self.lock:
+            self.added[name] = tokens
 
     def _leave(self, live: dict[str, list[int]], name: str) -> None:
         self.manager.finish_request(name)

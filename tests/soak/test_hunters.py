@@ -17,7 +17,7 @@ from soak.hunt import HUNTERS, Hunter, Tally, hunted, hunter, short_run
 from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.grammar.native.backend import FsmBackend
 from structout.grammar.vocabulary import BYTES, Vocabulary
-from structout.scheduler.compile_queue import CompileQueue
+from structout.scheduler.compile_cache import CompileCache
 from support.builds import CSRC
 from support.json_engine import JsonEngine
 from support.locations import ROOT
@@ -75,10 +75,10 @@ def test_parsers_take_what_is_nearly_a_constraint(target, num_cases):
 
 
 @pytest.mark.planted
-def test_hunt_of_days_finds_a_worker_that_is_kept_for_nobody(monkeypatch):
-    monkeypatch.setattr(CompileQueue, "_is_alone", lambda *_: False)
+def test_hunt_of_days_finds_a_failure_that_outlives_its_time(monkeypatch):
+    monkeypatch.setattr(CompileCache, "_drop_expired", lambda *_: None)
     findings = itertools.chain.from_iterable(hunted(days.make(), seed).findings for seed in range(20))
-    assert any("a worker stays free for nobody" in finding for finding in findings)
+    assert any("a failure outlives its time" in finding for finding in findings)
 
 
 def test_exception_of_a_hunter_is_a_finding():

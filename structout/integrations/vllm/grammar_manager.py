@@ -115,9 +115,7 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
                 self.tokenizer,
                 vllm_config.model_config.get_vocab_size(),
                 replace(
-                    request_params.manager_config(
-                        config, num_mask_buffers=num_buffers, queue_size=max_requests, tenant_queue_size=max_requests
-                    ),
+                    request_params.manager_config(config, num_mask_buffers=num_buffers, queue_size=max_requests),
                     **config_changes,
                 ),
             )

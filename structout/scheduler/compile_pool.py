@@ -1,17 +1,17 @@
-"""CompileService: compiles constraints on background threads, with deadlines."""
+"""CompilePool: compiles constraints on background threads, with deadlines."""
 
 import atexit
 import hashlib
-import itertools
 import logging
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
 
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import Constraint
@@ -25,7 +25,6 @@ from structout.errors import (
 )
 from structout.grammar.interface import CompiledConstraint
 from structout.scheduler.compile_cache import CompileCache, Result
-from structout.scheduler.compile_queue import CompileQueue, Job
 from structout.scheduler.process_lock import ProcessLock
 from structout.scheduler.stats import CompileStats
 
@@ -49,18 +48,42 @@ def thread_cpu_clock() -> Callable[[], float]:
     return partial(time.clock_gettime, time.pthread_getcpuclockid(threading.get_ident()))
 
 
-class _Subscription(NamedTuple):
-    job: Job
-    tenant: str
-    on_done: Callable[[Result], object]
+@dataclass(eq=False)
+class _Job:
+    """One compilation.
+
+    Attributes:
+        key: what to compile.
+        digest: the digest of the key.
+        futures: those of its submissions, without the cancelled ones.
+        is_started: it has left the queue.
+        cpu_clock: the CPU seconds of the thread that compiles it, once it has begun.
+        cpu_deadline: when its futures fail with a timeout, by that clock.
+        deadline: when they do by the clock. None: it has not begun, or they have failed
+            already, and nobody has submitted it since.
+        is_overdue: it has missed a deadline, and no longer holds a worker.
+    """
+
+    key: Constraint
+    digest: bytes
+    futures: list[Future[CompiledConstraint]] = field(default_factory=list)
+    is_started: bool = False
+    cpu_clock: Callable[[], float] | None = None
+    cpu_deadline: float = math.inf
+    deadline: float | None = None
+    is_overdue: bool = False
+
+    def take_futures(self) -> list[Future[CompiledConstraint]]:
+        futures, self.futures = self.futures, []
+        return futures
 
 
-class CompileService:
+class CompilePool:
     """Compiles each key once, for all who submit it, and keeps the results.
 
-    Threads are daemons and end soon after their work. A native compilation cannot be
-    interrupted, and the interpreter would join any other thread before it exits,
-    ``ThreadPoolExecutor``'s included.
+    Jobs start in the order of their first submissions. Threads are daemons and end soon
+    after their work. A native compilation cannot be interrupted, and the interpreter
+    would join any other thread before it exits, ``ThreadPoolExecutor``'s included.
 
     A deadline is one of CPU time: what a busy machine does beside a compilation does
     not count. One that gets no CPU time ends after ten times as much.
@@ -70,7 +93,7 @@ class CompileService:
             or any exception other than ``GrammarError``, counts as a crash: it is
             retried once and never cached.
         config: its workers, deadline, queue, cache and ``limits.compiled_bytes``.
-        lock: guards the service.
+        lock: guards the pool.
         clock: seconds, monotonic.
         cpu_clock: makes the clock of the thread that calls it.
 
@@ -92,77 +115,55 @@ class CompileService:
         self._cpu_clock = cpu_clock
         self._lock = lock  # guards the fields below
         self._closed = threading.Event()
-        self._jobs: dict[bytes, Job] = {}  # waiting, running and overdue ones, by digest
-        self._subscriptions: dict[int, _Subscription] = {}  # by ticket
-        self._tickets = itertools.count()
-        self._queue = CompileQueue(config, clock)
-        self._cache = CompileCache(config, clock)
+        self._jobs: dict[bytes, _Job] = {}  # waiting, running and overdue ones, by digest
+        self._waiting: dict[_Job, None] = {}  # an ordered set
+        self._num_running = 0  # jobs that hold a worker
         self._num_overdue = 0
+        self._cache = CompileCache(config, clock)
         self._num_idle = 0  # threads that wait for a job and will get none yet
-        self._handed: SimpleQueue[Job | None] = SimpleQueue()  # to idle threads; None tells one to end
+        self._handed: SimpleQueue[_Job | None] = SimpleQueue()  # to idle threads; None tells one to end
         self._is_monitored = False
         self._num_hits = self._num_misses = self._num_timeouts = 0
         self._seconds: deque[float] = deque(maxlen=_NUM_TIMINGS)
         self._max_seconds = 0.0
 
-    def submit(self, key: Constraint, tenant: str, on_done: Callable[[Result], object]) -> int | None:
+    def submit(self, key: Constraint) -> Future[CompiledConstraint]:
         """Compile the key, or join the compilation of an equal key and its deadline.
 
-        Args:
-            key: what to compile.
-            tenant: the tenant whose turn to use.
-            on_done: called exactly once with the result, unless it is cancelled or the
-                service closed before: from this thread if the result is cached or no
-                thread can be started, else from a thread of the service. An error is
-                the subscriber's own copy.
-
         Returns:
-            a ticket for :meth:`cancel`; None if the result was cached.
+            a future of its own for each call. Its exception is a ``GrammarError``. It
+            is done at once if the result is cached. :meth:`close` cancels it.
 
         Raises:
-            GrammarLimitError: too many constraints wait (``queue_size``,
-                ``tenant_queue_size``).
+            GrammarLimitError: ``queue_size`` constraints wait already.
             GrammarError: too many compilations are overdue.
-            StructOutError: the service is closed, or this process was forked.
+            StructOutError: the pool is closed, or this process was forked.
         """
+        future: Future[CompiledConstraint] = Future()
         digest = hashlib.sha256(repr(key).encode()).digest()
         with self._lock:
             if self._closed.is_set():
-                raise StructOutError("the compile service is closed")
+                raise StructOutError("the compile pool is closed")
             result = self._cache.get(digest)
             if result is None:
-                ticket = self._subscribe(key, digest, tenant, on_done)
+                job = self._join(key, digest, future)
                 self._num_misses += 1
             else:
                 self._num_hits += 1
         if result is not None:
-            _call(on_done, result)
-            return None
+            _set(future, result)
+            return future
+        future.add_done_callback(partial(self._leave, job))
         self._start_threads()
         self._start_monitor()  # if it has joined an overdue compilation
-        return ticket
-
-    def cancel(self, ticket: int | None) -> None:
-        """Stop the ticket's ``on_done`` from being called, unless it was called already
-        or is running. Idempotent; None does nothing."""
-        if ticket is None:
-            return
-        with self._lock:
-            subscription = self._subscriptions.pop(ticket, None)
-            if subscription is None:
-                return
-            job, tenant, _ = subscription
-            if tenant in job.tenants:  # the job waits for a worker
-                self._queue.remove(job, tenant)
-                if not job.tenants:
-                    del self._jobs[job.digest]
+        return future
 
     def stats(self) -> CompileStats:
         with self._lock:
             seconds = sorted(self._seconds)
             return CompileStats(
-                waiting=self._queue.num_waiting,
-                compiling=self._queue.num_running,
+                waiting=len(self._waiting),
+                compiling=self._num_running,
                 overdue=self._num_overdue,
                 cache_entries=self._cache.num_grammars,
                 cache_bytes=self._cache.num_bytes,
@@ -176,32 +177,36 @@ class CompileService:
             )
 
     def close(self) -> None:
-        """Stop at once: no ``on_done`` is called any more, and compilations in progress
-        end in the background."""
+        """Cancel all futures at once. Compilations in progress end in the
+        background."""
         with self._lock:
             self._closed.set()
-            self._subscriptions.clear()
+            futures = [future for job in self._jobs.values() for future in job.take_futures()]
             self._jobs.clear()
-            self._queue.clear()
+            self._waiting.clear()
             self._cache.clear()
             while self._hand(None):
                 pass
+        for future in futures:
+            future.cancel()
 
     # -- under the lock ----------------------------------------------------------------
 
-    def _subscribe(self, key: Constraint, digest: bytes, tenant: str, on_done: Callable[[Result], object]) -> int:
-        job = self._jobs.get(digest) or Job(key, digest)
-        if job.holder is None:
+    def _join(self, key: Constraint, digest: bytes, future: Future[CompiledConstraint]) -> _Job:
+        job = self._jobs.get(digest)
+        if job is None or not job.is_started:
             if self._is_overloaded():
                 raise self._overload_error()
-            self._queue.add(job, tenant)
-            self._jobs[digest] = job
         elif job.is_overdue and job.deadline is None:
             self._set_deadline(job)
-        ticket = next(self._tickets)
-        job.tickets.append(ticket)
-        self._subscriptions[ticket] = _Subscription(job, tenant, on_done)
-        return ticket
+        if job is None:
+            size, max_size = len(self._waiting) + 1, self._config.queue_size
+            if size > max_size:
+                raise GrammarLimitError("queue_size", size, max_size, kind=GrammarErrorKind.OVERLOADED)
+            job = self._jobs[digest] = _Job(key, digest)
+            self._waiting[job] = None
+        job.futures.append(future)
+        return job
 
     def _is_overloaded(self) -> bool:
         return self._num_overdue >= _MAX_OVERDUE_PER_WORKER * self._config.compile_workers
@@ -213,22 +218,22 @@ class CompileService:
             kind=GrammarErrorKind.OVERLOADED,
         )
 
-    def _set_deadline(self, job: Job) -> None:
+    def _set_deadline(self, job: _Job) -> None:
         """Give a job that has begun its whole time from now on."""
         assert job.cpu_clock is not None
         job.deadline = self._clock() + _CLOCK_FACTOR * self._config.compile_timeout
         job.cpu_deadline = job.cpu_clock() + self._config.compile_timeout
 
-    def _seconds_left(self, job: Job) -> float:
+    def _seconds_left(self, job: _Job) -> float:
         """A lower bound on the seconds until the job misses its deadline: its thread
         spends at most one CPU second in a second. Infinite without a deadline."""
         if job.deadline is None or job.cpu_clock is None:
             return math.inf
         return min(job.cpu_deadline - job.cpu_clock(), job.deadline - self._clock())
 
-    def _enforce_deadlines(self) -> list[tuple[list[int], GrammarError]]:
-        """Returns the tickets that failed, and with what error."""
-        failed: list[tuple[list[int], GrammarError]] = []
+    def _enforce_deadlines(self) -> list[tuple[list[Future[CompiledConstraint]], GrammarError]]:
+        """Returns the futures that fail, and with what error."""
+        failed: list[tuple[list[Future[CompiledConstraint]], GrammarError]] = []
         for job in self._jobs.values():
             if self._seconds_left(job) <= 0:
                 job.deadline = None
@@ -236,16 +241,25 @@ class CompileService:
                 if not job.is_overdue:
                     job.is_overdue = True
                     self._num_overdue += 1
-                    self._queue.finish(job)
+                    self._num_running -= 1
                 message = f"the constraint took more than {self._config.compile_timeout:g} CPU seconds to compile"
-                failed.append((job.take_tickets(), GrammarTimeoutError(message)))
+                failed.append((job.take_futures(), GrammarTimeoutError(message)))
         if self._is_overloaded():
-            for job in self._queue.clear():
+            for job in self._waiting:
                 del self._jobs[job.digest]
-                failed.append((job.take_tickets(), self._overload_error()))
+                failed.append((job.take_futures(), self._overload_error()))
+            self._waiting.clear()
         return failed
 
     # -- without the lock: a new thread may need it before it has started --------------
+
+    def _leave(self, job: _Job, future: Future[CompiledConstraint]) -> None:
+        """Forget a cancelled future, and a job that waits for no other."""
+        with self._lock:
+            if future in job.futures:
+                job.futures.remove(future)
+                if not job.futures and job in self._waiting:
+                    del self._waiting[job], self._jobs[job.digest]
 
     def _start_threads(self) -> None:
         """Let a thread take each job that may start."""
@@ -258,11 +272,21 @@ class CompileService:
                 message = "compilation failed: the process cannot start another thread"
                 self._finish(job, CompileCrashError(message))
 
-    def _next_job(self) -> Job | None:
+    def _next_job(self) -> _Job | None:
+        """Start the job that has waited longest, if a worker is free for it."""
         with self._lock:
-            return None if self._closed.is_set() or _is_process_exiting.is_set() else self._queue.start_next()
+            if self._is_ending() or not self._waiting or self._num_running >= self._config.compile_workers:
+                return None
+            job = next(iter(self._waiting))
+            del self._waiting[job]
+            job.is_started = True
+            self._num_running += 1
+            return job
 
-    def _hand(self, job: Job | None) -> bool:
+    def _is_ending(self) -> bool:
+        return self._closed.is_set() or _is_process_exiting.is_set()
+
+    def _hand(self, job: _Job | None) -> bool:
         """Hand the job to an idle thread. Return False if there is none."""
         with self._lock:
             if self._num_idle == 0:
@@ -271,16 +295,16 @@ class CompileService:
         self._handed.put(job)
         return True
 
-    def _work(self, first_job: Job) -> None:
-        job: Job | None = first_job
+    def _work(self, first_job: _Job) -> None:
+        job: _Job | None = first_job
         while job is not None:
             threading.current_thread().name = _BUSY
             self._finish(job, self._run(job))
             job = self._next_job() or self._wait_for_job()
 
-    def _wait_for_job(self) -> Job | None:
+    def _wait_for_job(self) -> _Job | None:
         with self._lock:
-            if self._closed.is_set() or _is_process_exiting.is_set():
+            if self._is_ending():
                 return None
             self._num_idle += 1
         threading.current_thread().name = _IDLE
@@ -292,7 +316,7 @@ class CompileService:
                 self._num_idle -= is_idle
             return None if is_idle else self._handed.get()
 
-    def _run(self, job: Job) -> Result:
+    def _run(self, job: _Job) -> Result:
         with self._lock:
             job.cpu_clock = self._cpu_clock()
             self._set_deadline(job)
@@ -316,29 +340,29 @@ class CompileService:
             return compiled
         except GrammarError as error:
             return error.copy()
-        except BaseException as error:  # whatever it is, the subscribers need a result
+        except BaseException as error:  # whatever it is, the futures need a result
             _log.warning("a compilation crashed", exc_info=True)
             return CompileCrashError(f"compilation failed: {error!r}")
 
-    def _finish(self, job: Job, result: Result) -> None:
-        """Cache the result, notify the subscribers, and then free the worker."""
+    def _finish(self, job: _Job, result: Result) -> None:
+        """Cache the result, settle the futures, and then free the worker."""
         with self._lock:
             if not self._closed.is_set():
                 self._cache.put(job.digest, result)
             self._jobs.pop(job.digest, None)
             self._num_overdue -= job.is_overdue
             self._num_timeouts += isinstance(result, GrammarTimeoutError) and not job.is_overdue
-        self._notify(job.take_tickets(), result)
+            futures = job.take_futures()
+        self._settle(futures, result)
         with self._lock:
-            if not job.is_overdue:
-                self._queue.finish(job)
+            self._num_running -= not job.is_overdue
 
-    def _notify(self, tickets: Iterable[int], result: Result) -> None:
-        for ticket in tickets:
-            with self._lock:
-                subscription = self._subscriptions.pop(ticket, None)
-            if subscription is not None:
-                _call(subscription.on_done, result)
+    def _settle(self, futures: Iterable[Future[CompiledConstraint]], result: Result) -> None:
+        for future in futures:
+            if self._closed.is_set():
+                future.cancel()
+            elif future.set_running_or_notify_cancel():
+                _set(future, result)
 
     def _start_monitor(self) -> None:
         """Start a thread that watches deadlines, if there are any and none does."""
@@ -361,20 +385,20 @@ class CompileService:
                     self._is_monitored = False
                     return
                 failed = self._enforce_deadlines() if seconds_left <= 0 else []
-            for tickets, error in failed:
-                _log.warning("%s (%d requests)", error, len(tickets))
-                self._notify(tickets, error)
+            for futures, error in failed:
+                _log.warning("%s (%d requests)", error, len(futures))
+                self._settle(futures, error)
             if failed:
                 self._start_threads()
             else:
                 self._closed.wait(max(seconds_left, _SHORTEST_WAIT))
 
 
-def _call(on_done: Callable[[Result], object], result: Result) -> None:
-    try:
-        on_done(result.copy() if isinstance(result, GrammarError) else result)
-    except Exception:
-        _log.exception("the on_done callback of a compilation raised")
+def _set(future: Future[CompiledConstraint], result: Result) -> None:
+    if isinstance(result, GrammarError):
+        future.set_exception(result.copy())
+    else:
+        future.set_result(result)
 
 
 def _percentile(ordered: list[float], percent: int) -> float:

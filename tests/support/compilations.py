@@ -1,4 +1,4 @@
-"""What tests of CompileService submit, wait for and look at."""
+"""What tests of CompilePool submit, wait for and look at."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import time
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from structout.scheduler.compile_service import CompileService
+from structout.scheduler.compile_pool import CompilePool
 
 LONG = 60  # seconds that a test waits for an event that must happen
 
@@ -37,13 +38,14 @@ class Gates:
     def __init__(self) -> None:
         self._started: queue.Queue[str] = queue.Queue()
         self._opened: defaultdict[str, threading.Event] = defaultdict(threading.Event)
+        self._are_all_open = False
         self.errors: dict[str, BaseException] = {}
         self.count: Counter[str] = Counter()
 
     def __call__(self, key: str) -> Compiled:
         self.count[key] += 1
         self._started.put(key)
-        assert self._opened[key].wait(LONG)
+        assert self._are_all_open or self._opened[key].wait(LONG)
         if key in self.errors:
             raise self.errors[key]
         return Compiled(key)
@@ -55,6 +57,10 @@ class Gates:
     def open(self, *keys: str) -> None:
         for key in keys:
             self._opened[key].set()
+
+    def open_all(self) -> None:
+        self._are_all_open = True
+        self.open(*list(self.count))
 
 
 class Key(str):
@@ -71,33 +77,20 @@ class Clock:
         return self.now
 
 
-class Inbox:
-    """An ``on_done`` callback that collects results."""
-
-    def __init__(self) -> None:
-        self._results: queue.Queue[Any] = queue.Queue()
-
-    def __call__(self, result: Any) -> None:
-        self._results.put(result)
-
-    def get(self) -> Any:
-        return self._results.get(timeout=LONG)
-
-    def is_empty(self) -> bool:
-        return self._results.empty()
+def outcome(future: Future[Any]) -> Any:
+    """Wait for the future's result or exception."""
+    return future.exception(LONG) or future.result()
 
 
-def compile_with(service: CompileService, key: Any, tenant: str = "") -> Any:
-    """Submit the key and wait for its result."""
-    inbox = Inbox()
-    service.submit(key, tenant, inbox)
-    return inbox.get()
+def compile_with(pool: CompilePool, key: Any) -> Any:
+    """Submit the key and wait for its result or exception."""
+    return outcome(pool.submit(key))
 
 
-def cached(service: CompileService, key: Any) -> Any:
+def cached(pool: CompilePool, key: Any) -> Any:
     """The cached result of the key, None if there is none."""
-    with service._lock:
-        return service._cache.get(hashlib.sha256(repr(key).encode()).digest())
+    with pool._lock:
+        return pool._cache.get(hashlib.sha256(repr(key).encode()).digest())
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -107,10 +100,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.002)
 
 
-def is_idle(service: CompileService) -> bool:
-    stats = service.stats()
-    is_kept = service._jobs or service._subscriptions
-    return (stats.waiting, stats.compiling, stats.overdue) == (0, 0, 0) and not is_kept
+def is_idle(pool: CompilePool) -> bool:
+    stats = pool.stats()
+    return (stats.waiting, stats.compiling, stats.overdue) == (0, 0, 0) and not pool._jobs
 
 
 def wait_until_freed(references: Sequence[weakref.ref[Any]]) -> None:
