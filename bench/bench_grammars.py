@@ -65,7 +65,7 @@ def main() -> None:
         for row in long_runs(own, vocabulary, arguments.memory):
             print(row)
         return
-    peers: list[GrammarEngine] = [Llguidance(vocabulary), Xgrammar(vocabulary)]
+    peers: list[GrammarEngine] = [Llguidance(tokenizer, vocabulary), Xgrammar(vocabulary)]
     engines: list[GrammarEngine] = [own, *peers]
     results = harness.ResultsFile("grammars", torch.device("cpu"), arguments)
     names = {"vocabulary": tokenizer.name_or_path}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import llguidance.hf
 import llguidance.torch
 import numpy as np
 import torch
@@ -17,7 +18,6 @@ from llguidance.gbnf_to_lark import any_to_lark
 from structout import GrammarError, allocate_token_bitmask
 from structout.constraints.params import StructuredOutputOptions
 from structout.grammar.native.backend import FsmBackend
-from structout.grammar.optional.llguidance import LlguidanceBackend
 from structout.grammar.vocabulary import Vocabulary
 
 GRAMMARS = Path(__file__).parent.parent / "tests" / "corpus" / "grammars"
@@ -102,9 +102,9 @@ class Llguidance:
 
     name = "llguidance"
 
-    def __init__(self, vocabulary: Vocabulary):
+    def __init__(self, tokenizer: Any, vocabulary: Vocabulary):
         self._size = vocabulary.size
-        self._tokenizer: LLTokenizer = LlguidanceBackend(vocabulary)._tokenizer
+        self._tokenizer: LLTokenizer = llguidance.hf.from_tokenizer(tokenizer, n_vocab=vocabulary.size)
 
     def compile(self, grammar: str) -> Any:
         try:

@@ -8,7 +8,7 @@ import sys
 
 from structout._version import __version__
 
-_PACKAGES = ("torch", "numpy", "triton", "transformers", "jsonschema", "xgrammar", "llguidance")
+_PACKAGES = ("torch", "numpy", "triton", "transformers", "jsonschema", "xgrammar")
 _NO_TORCH: tuple[list[str], list[str], list[str]] = ([], ["torch is not installed: pip install 'torch>=2.10'"], [])
 _EXTRAS = {
     "structout generate": ("generate", ("transformers", "jsonschema")),

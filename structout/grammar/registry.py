@@ -1,8 +1,7 @@
-"""The engines that compile constraints: structout's own, and others that a request may
-name."""
+"""The engines that compile constraints: structout's own, xgrammar and registered ones,
+which a request may name."""
 
 import hashlib
-import importlib
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -29,32 +28,18 @@ _OWN = "fsm"
 _MAX_SERIALIZED = 16 << 20  # bytes; compiling again is faster than reading more
 
 
-def _optional(name: str, class_name: str) -> BackendFactory:
-    """The factory of an engine whose package may be missing."""
-
-    def make(
-        vocabulary: Vocabulary, config: StructuredOutputsConfig, canonical_tokenizer: CanonicalTokenizer | None
-    ) -> StructuredOutputBackend:
-        try:
-            module = importlib.import_module(f"structout.grammar.optional.{name}")
-        except ImportError as error:
-            message = f"backend {name!r} needs a package that cannot be imported ({error}): "
-            raise GrammarError(
-                f"{message}pip install 'structout[{name}]'", kind=GrammarErrorKind.UNSUPPORTED
-            ) from error
-        backend: StructuredOutputBackend = getattr(module, class_name).from_config(
-            vocabulary, config, canonical_tokenizer
-        )
-        return backend
-
-    return make
+def _make_xgrammar(
+    vocabulary: Vocabulary, config: StructuredOutputsConfig, canonical_tokenizer: CanonicalTokenizer | None
+) -> StructuredOutputBackend:
+    try:
+        from structout.grammar.optional.xgrammar import XgrammarBackend
+    except ImportError as error:
+        message = f"backend 'xgrammar' needs a package that cannot be imported ({error}): "
+        raise GrammarError(f"{message}pip install 'structout[xgrammar]'", kind=GrammarErrorKind.UNSUPPORTED) from error
+    return XgrammarBackend.from_config(vocabulary, config, canonical_tokenizer)
 
 
-_factories: dict[str, BackendFactory] = {
-    _OWN: FsmBackend.from_config,
-    "llguidance": _optional("llguidance", "LlguidanceBackend"),
-    "xgrammar": _optional("xgrammar", "XgrammarBackend"),
-}
+_factories: dict[str, BackendFactory] = {_OWN: FsmBackend.from_config, "xgrammar": _make_xgrammar}
 
 
 def register_backend(name: str, make: BackendFactory) -> None:

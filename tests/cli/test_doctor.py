@@ -139,7 +139,7 @@ def test_doctor_with_empty_variables_treats_them_as_unset():
 def test_doctor_lists_the_version_of_every_package():
     lines = run_python("-m", "structout.doctor").stdout.splitlines()
     listed = [line.split()[0] for line in lines[1 : lines.index("")]]
-    assert listed == ["torch", "numpy", "triton", "transformers", "jsonschema", "xgrammar", "llguidance"]
+    assert listed == ["torch", "numpy", "triton", "transformers", "jsonschema", "xgrammar"]
 
 
 def run_without(packages, script):
@@ -179,7 +179,7 @@ for name in sys.argv[1:]:
 
 def test_ops_and_manager_work_without_another_engine():
     names = ("StructuredOutputManager", "BackendSet", "register_backend")
-    run = run_without(["xgrammar", "llguidance", "tvm_ffi"], f"sys.argv[1:] = {names!r}\n{WORKER}")
+    run = run_without(["xgrammar", "tvm_ffi"], f"sys.argv[1:] = {names!r}\n{WORKER}")
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 

@@ -91,7 +91,7 @@ def test_validate_with_a_bad_constraint_raises_by_message(arguments, message):
 
 @pytest.mark.parametrize(
     ("backend", "name", "allows_fallback"),
-    [("auto", "auto", True), ("xgrammar", "xgrammar", True), ("llguidance:no-fallback", "llguidance", False)],
+    [("auto", "auto", True), ("xgrammar", "xgrammar", True), ("xgrammar:no-fallback", "xgrammar", False)],
 )
 def test_constraint_splits_backend_and_fallback(backend, name, allows_fallback):
     constraint = StructuredOutputsParams(regex="a", backend=backend).constraint()

@@ -10,7 +10,6 @@ import torch
 from structout.constraints.params import StructuredOutputOptions
 from structout.grammar.interface import StructuredOutputGrammar, nodes_below
 from structout.grammar.native.backend import FsmBackend
-from structout.grammar.optional.llguidance import LlguidanceBackend
 from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.reasoning import ReasoningGrammar
 from structout.grammar.vocabulary import Vocabulary
@@ -24,7 +23,7 @@ STOP = TOKENIZER.eos_token_id
 REGEX = '\\{"a":(true|false|[0-9]{1,3})\\}'
 
 
-@pytest.fixture(scope="module", params=[FsmBackend, XgrammarBackend, LlguidanceBackend])
+@pytest.fixture(scope="module", params=[FsmBackend, XgrammarBackend])
 def backend(request):
     return request.param(Vocabulary.from_tokenizer(TOKENIZER, V))
 

@@ -78,6 +78,5 @@ def test_judge_of_patterns_agrees_with_python(num_cases):
 
 
 @pytest.mark.planted
-@pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])
-def test_check_of_schemas_finds_what_other_engines_accept_wrongly(backends, backend):
-    assert over_seeds(check_schemas, backends, f"{backend}:no-fallback", 20, num_schemas=60, num_texts=20).wrong
+def test_check_of_schemas_finds_what_xgrammar_accepts_wrongly(backends):
+    assert over_seeds(check_schemas, backends, "xgrammar:no-fallback", 20, num_schemas=60, num_texts=20).wrong

@@ -15,7 +15,7 @@ from structout.constraints.params import Constraint, StructuredOutputsParams
 from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar import registry
-from structout.grammar.optional.llguidance import LlguidanceBackend
+from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.registry import BackendSet, check_params, register_backend
 from structout.grammar.vocabulary import Vocabulary
 from support.tokenizers_on_the_spot import byte_level
@@ -76,24 +76,21 @@ def test_compile_with_auto_uses_the_own_engine(backend_set, params, member):
     assert takes(compiled, member)
 
 
-@pytest.mark.parametrize("name", ["llguidance", "xgrammar"])
 @pytest.mark.parametrize("suffix", ["", ":no-fallback"])
-def test_compile_with_a_name_uses_that_backend(backend_set, name, suffix):
+def test_compile_with_a_name_uses_that_backend(backend_set, suffix):
     for params in ({"json": AB}, {"json_object": True}, {"regex": "a+"}, {"choice": ["a", "b"]}):
-        assert backend_set.compile(constraint(**params, backend=name + suffix)).backend_name == name
+        assert backend_set.compile(constraint(**params, backend=f"xgrammar{suffix}")).backend_name == "xgrammar"
 
 
-@pytest.mark.parametrize("name", ["llguidance", "xgrammar"])
-def test_other_engines_take_no_nul(backend_set, name):
+def test_xgrammar_takes_no_nul(backend_set):
     with pytest.raises(GrammarError, match="takes no NUL character in a schema"):
-        backend_set.compile(constraint(json={"const": "\0"}, backend=f"{name}:no-fallback"))
+        backend_set.compile(constraint(json={"const": "\0"}, backend="xgrammar:no-fallback"))
 
 
 @pytest.mark.parametrize(
     ("params", "message"),
     [
         ({"grammar": 'start: "a"', "backend": "xgrammar"}, "xgrammar refuses it: "),
-        ({"structural_tag": TAG, "backend": "llguidance"}, "llguidance takes no structural_tag"),
         ({"json": AB, "whitespace_pattern": " ", "backend": "xgrammar"}, "takes no whitespace_pattern"),
     ],
 )
@@ -110,7 +107,7 @@ def test_compile_with_a_name_that_refuses_falls_back_unless_it_is_forbidden(back
         ({"json": {"items": LOOKBEHIND}}, "^#/items/pattern: lookbehind is not supported"),
         ({"regex": "("}, "a regular expression does not parse"),
         ({"regex": "a(?<=a)b"}, r"lookbehind is not supported \(at character 4\)$"),
-        ({"json": AB, "backend": "outlines"}, "unknown backend 'outlines': the known ones are auto, fsm, llguidance"),
+        ({"json": AB, "backend": "outlines"}, "unknown backend 'outlines': the known ones are auto, fsm, xgrammar"),
     ],
 )
 def test_compile_of_what_the_own_engine_refuses_raises_with_the_place(backend_set, params, message):
@@ -239,9 +236,9 @@ def test_strict_formats_refuse_what_the_engine_takes_as_an_annotation():
 def test_strict_formats_are_not_expected_of_another_engine():
     strict = BackendSet(VOCABULARY, StructuredOutputsConfig(formats="strict"))
     dated = {"type": "string", "format": "date"}
-    assert strict.compile(constraint(json=dated, backend="llguidance")).backend_name == "fsm"
+    assert strict.compile(constraint(json=dated, backend="xgrammar")).backend_name == "fsm"
     with pytest.raises(GrammarError, match='formats="strict"'):
-        strict.compile(constraint(json=dated, backend="llguidance:no-fallback"))
+        strict.compile(constraint(json=dated, backend="xgrammar:no-fallback"))
 
 
 def test_config_with_an_unknown_rule_for_formats_is_refused():
@@ -301,7 +298,7 @@ def other_backends(monkeypatch):
 def counting_factory(made):
     def make(vocabulary, config, canonical_tokenizer):
         made.append(threading.get_ident())
-        return LlguidanceBackend(vocabulary)
+        return XgrammarBackend(vocabulary)
 
     return make
 
@@ -362,7 +359,7 @@ def test_destroy_closes_all_backends():
 
 def test_compile_in_many_threads_returns_each_its_own_grammar(backend_set):
     def compile_and_check(i):
-        backend = ("auto", "llguidance", "xgrammar")[i % 3]
+        backend = ("auto", "xgrammar")[i % 2]
         compiled = backend_set.compile(constraint(json={"enum": [f"text {i}", i]}, backend=backend))
         return takes(compiled, f'"text {i}"') and takes(compiled, str(i)) and not takes(compiled, f'"text {i + 1}"')
 
@@ -414,7 +411,7 @@ def test_check_params_stops_early_on_a_costly_pattern(regex):
 
 
 def test_check_params_does_not_make_a_backend_that_is_named():
-    assert check_params(StructuredOutputsParams(json={"type": "nothing"}, backend="llguidance")) == ()
+    assert check_params(StructuredOutputsParams(json={"type": "nothing"}, backend="xgrammar")) == ()
 
 
 def test_rule_for_formats_of_a_request_goes_before_that_of_the_config():

@@ -21,17 +21,16 @@ from structout.integrations.client_tags import as_parsers_read, current_structur
 
 _log = logging.getLogger("vllm.structout")
 
-# structout's engines by vLLM's names of backends. A named engine comes first:
-# structout's own serves what it refuses, such as Lark in xgrammar, and no third one is
-# tried.
-_BACKENDS = {"auto": "auto", "xgrammar": "xgrammar", "guidance": "llguidance"}
+# structout's engines by vLLM's names of backends. Where xgrammar is named it comes
+# first: structout's own engine serves what xgrammar refuses, such as Lark.
+_BACKENDS = {"auto": "auto", "xgrammar": "xgrammar", "guidance": "auto"}
 
 _KEY_ORDER = "structout_key_order"  # in the extra_args of SamplingParams
 
 
 def serves(structured_outputs_config: Any, tokenizer: Any) -> bool:
-    """True if structout has the backend that vLLM is configured with, and can read the
-    model's tokenizer."""
+    """True if structout serves the backend that vLLM is configured with, and can read
+    the model's tokenizer."""
     is_read = isinstance(tokenizer, PreTrainedTokenizerBase) or mistral_tokenizer(tokenizer) is not None
     return structured_outputs_config.backend in _BACKENDS and is_read
 
@@ -60,7 +59,8 @@ def params_of(
         sampling_params: those of the request. Their ``extra_args``, ``vllm_xargs`` in
             vLLM's API, may have a ``structout_key_order``.
     """
-    backend, reasoning_parser = structured_outputs_config.backend, structured_outputs_config.reasoning_parser
+    backend = _BACKENDS[structured_outputs_config.backend]
+    reasoning_parser = structured_outputs_config.reasoning_parser
     tag = current_structural_tag(constraint.structural_tag)
     if tag is not None and backend == "auto":  # xgrammar ignores the bounds of strings that exclude texts
         tag = as_parsers_read(tag, _reasoning_marks(reasoning_parser, tokenizer) if reasoning_parser else ())
@@ -73,7 +73,7 @@ def params_of(
         json_object=bool(constraint.json_object),
         structural_tag=tag,
         whitespace_pattern=constraint.whitespace_pattern if constraint.json is not None else None,
-        backend=_BACKENDS[backend],
+        backend=backend,
         lenient=not envs.vllm_strict(),
         key_order=extra.get(_KEY_ORDER),
     )
@@ -102,8 +102,9 @@ def validating(validate: Callable[..., None]) -> Callable[..., None]:
             params = params_of(constraint, config, tokenizer, self)
             weakened = check_params(replace(params, backend="auto"), manager_config(config))
         except GrammarError as error:
-            # The engine that vLLM is configured with comes first: it may take more.
-            if config.backend == "auto" or not _takes(validate, self, model_config, config, tokenizer):
+            # xgrammar comes first where it is configured: it may take more.
+            is_own = _BACKENDS[config.backend] == "auto"
+            if is_own or not _takes(validate, self, model_config, config, tokenizer):
                 raise VLLMValidationError(str(error)) from None
             weakened = ()
         if weakened:

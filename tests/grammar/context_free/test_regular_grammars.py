@@ -17,11 +17,11 @@ from structout.grammar.native.automaton import AutomatonLimits
 from structout.grammar.native.backend import FsmBackend
 from structout.grammar.native.grammar_index import GrammarIndex
 from structout.grammar.native.grammars import compile_grammar
-from structout.grammar.optional.llguidance import LlguidanceBackend
 from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from support.automaton_texts import drawn_text
+from support.llguidance_backend import LlguidanceBackend
 from support.random_grammars import random_grammar
 from support.random_patterns import HOSTILE, PLAIN, mutated
 

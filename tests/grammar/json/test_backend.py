@@ -23,6 +23,7 @@ from structout.grammar.registry import BackendSet, check_params, register_backen
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
 from support import corpus, native_steps
+from support.llguidance_backend import LlguidanceBackend
 from support.mask_walks import STYLES, MaskWalker
 from support.tokenizers_on_the_spot import byte_fallback, byte_level
 
@@ -590,16 +591,13 @@ def schema_of_both(rng, depth):
 
 def test_masks_equal_those_of_llguidance_where_both_write_the_same_texts(num_cases):
     config = StructuredOutputsConfig(any_whitespace=False, key_order="declared")
-    backends = BackendSet(VOCABULARY, config)
+    backends = FsmBackend.from_config(VOCABULARY, config, None), LlguidanceBackend(VOCABULARY)
     rows = allocate_token_bitmask(2, V)
     num_masks, num_seeds = 0, num_cases(60, long=1000)
     for seed in range(num_seeds):
         rng = random.Random(seed)
         schema = schema_of_both(rng, 3)
-        grammars = [
-            backends.compile(StructuredOutputsParams(json=schema, backend=name).constraint(config)).grammar
-            for name in ("fsm:no-fallback", "llguidance:no-fallback")
-        ]
+        grammars = [backend.compile_grammar(Kind.JSON, json.dumps(schema)) for backend in backends]
         for _ in range(60):
             for row, grammar in enumerate(grammars):
                 grammar.fill_bitmask(rows, row)
@@ -609,7 +607,6 @@ def test_masks_equal_those_of_llguidance_where_both_write_the_same_texts(num_cas
             if token == STOP:
                 break
             assert all(grammar.accept_tokens("", [token]) for grammar in grammars)
-    backends.destroy()
     assert num_masks > 5 * num_seeds
 
 
@@ -684,7 +681,7 @@ def test_request_that_reaches_a_limit_fails_alone(registered, has_other_engine):
         manager.fork("hard", "same")
         add(manager, "easy", json=OBJECT)
         if has_other_engine:
-            add(manager, "other", json=OBJECT, backend="llguidance:no-fallback")
+            add(manager, "other", json=OBJECT, backend="xgrammar:no-fallback")
         assert manager.accept_batch({"hard": ids_of("["), "easy": ids_of("{")}) == {"hard": True, "easy": True}
         names = ["hard", "same", "easy", *(["other"] if has_other_engine else [])]
         batch = manager.grammar_bitmask(names)

@@ -18,9 +18,9 @@ from structout.grammar.native.algorithms import find_sub_sequences, map_states_t
 from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.backend import FsmBackend
 from structout.grammar.native.token_index import TokenIndex
-from structout.grammar.optional.llguidance import LlguidanceBackend
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
+from support.llguidance_backend import LlguidanceBackend
 from support.random_patterns import random_pattern
 from support.tokenizers_on_the_spot import byte_fallback, byte_level
 

@@ -113,8 +113,8 @@ def test_the_engine_that_vllm_is_configured_with_may_take_more_than_structouts_o
     def refuse(*_):
         raise VLLMValidationError("vLLM's own message")
 
-    validate(StructuredOutputsConfig(backend="guidance"), lambda *_: None)
-    for config, vllms_own in (("guidance", refuse), ("auto", lambda *_: None)):
+    validate(StructuredOutputsConfig(backend="xgrammar"), lambda *_: None)
+    for config, vllms_own in (("xgrammar", refuse), ("guidance", lambda *_: None), ("auto", lambda *_: None)):
         with pytest.raises(VLLMValidationError, match="lookbehind is not supported"):
             validate(StructuredOutputsConfig(backend=config), vllms_own)
 
