@@ -30,7 +30,6 @@ PATTERN = r"([A-Z][a-z]{2,12} (paid|owes) [0-9]{1,4}[.][0-9]{2} on [0-9]{4}-[0-9
 PEERS: dict[str, dict[str, Any]] = {
     "fsm": {"backend": "fsm:no-fallback"},
     "fsm on the device": {"backend": "fsm:no-fallback", "device_fsm": True},
-    "llguidance": {"backend": "llguidance:no-fallback"},
     "xgrammar": {"backend": "xgrammar:no-fallback"},
 }
 
