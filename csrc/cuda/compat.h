@@ -1,5 +1,5 @@
 // Definitions with which kernel sources compile both with nvcc and, over
-// testing/host_simt.h, with a C++ compiler.
+// simt/host_simt.h, with a C++ compiler.
 #pragma once
 
 #ifdef __CUDACC__
@@ -44,7 +44,7 @@ void allow_dynamic_shared(Kernel* kernel, int64_t bytes) {
 
 #else
 
-#include "testing/host_simt.h"
+#include "simt/host_simt.h"
 
 #define STRUCTOUT_LAUNCH(kernel, grid, block, stream, ...) structout::simt::launch(grid, block, 0, kernel, __VA_ARGS__)
 

@@ -108,7 +108,7 @@ class BlockTeam {
 
 constexpr int kMaxClusterBlocks = 8;  // every GPU with clusters supports this size
 
-// Cluster primitives. The test harness (testing/host_simt.h) has no clusters. It runs a
+// Cluster primitives. The test harness (simt/host_simt.h) has no clusters. It runs a
 // cluster as one block of two dimensions: y is the rank of the block, and each rank has
 // its own entry of an array of scratch memories. There __syncthreads synchronizes the
 // whole cluster, so the harness cannot detect a missing cluster.sync().

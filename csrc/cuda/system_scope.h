@@ -1,5 +1,5 @@
 // Memory operations that other devices can observe, for nvcc and, over
-// testing/host_simt.h, for a C++ compiler.
+// simt/host_simt.h, for a C++ compiler.
 #pragma once
 
 #include "cuda/compat.h"

@@ -111,7 +111,7 @@ def test_host_cuda_store_past_multicast_address_aborts():
 
 def test_host_cuda_build_failure_shows_compiler_output(tmp_path):
     source = tmp_path / "wrong.cu"
-    source.write_text('#include "testing/host_simt.h"\n__global__ void kernel() { no_such_function(); }\n')
+    source.write_text('#include "simt/host_simt.h"\n__global__ void kernel() { no_such_function(); }\n')
     with pytest.raises(RuntimeError, match="no_such_function"):
         host_cuda.build("wrong", [source], sanitize=None, shared=True)
 

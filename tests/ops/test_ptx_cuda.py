@@ -1,5 +1,5 @@
 """Every CUDA kernel as nvcc compiles it for release, executed by the machine of
-csrc/testing/ptx_vm: results of random cases, and how much of each kernel they
+tests/native/ptx_vm: results of random cases, and how much of each kernel they
 execute."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Every Triton kernel as Triton compiles it for a GPU, executed by the machine of
-csrc/testing/ptx_vm, with its checks.
+tests/native/ptx_vm, with its checks.
 
 The calls are those of the first step of `make gpu-check`, so Triton compiles the
 specializations that a GPU would get there, and masked_sample's forms of the tests. The

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from support.locations import ROOT
+from support.locations import NATIVE, ROOT
 
 CSRC = ROOT / "csrc"
 BUILD = ROOT / "build" / "tests"
@@ -46,7 +46,7 @@ def compiled(
         command: The compiler with its options, without sources and output.
         sources: The files to compile.
         suffix: The end of the output's file name.
-        csrc: The directory that ``#include`` is relative to.
+        csrc: The directory that ``#include`` is relative to, as it is to tests/native.
         follows_includes: Whether only the files that the sources include by name are
             inputs, not all of csrc: if no name is that of a macro.
         allow_messages: Whether the compiler may print something.
@@ -62,7 +62,7 @@ def compiled(
         if output.exists():
             return output
         unfinished = output.with_name(f"{output.name}.unfinished")
-        full_command = [*command, f"-I{csrc}", *map(str, sources), "-o", str(unfinished)]
+        full_command = [*command, f"-I{csrc}", f"-I{NATIVE}", *map(str, sources), "-o", str(unfinished)]
         result = subprocess.run(full_command, capture_output=True, text=True)
         messages = result.stdout + result.stderr
         if result.returncode != 0 or (messages and not allow_messages):
@@ -120,7 +120,7 @@ def _with_included(sources: Sequence[Path], csrc: Path) -> list[Path]:
             continue
         found[path] = None
         names = re.findall(rb'^#include "(.+)"', path.read_bytes(), re.MULTILINE)
-        places = [base / name.decode() for name in names for base in (path.parent, csrc)]
+        places = [base / name.decode() for name in names for base in (path.parent, csrc, NATIVE)]
         waiting += [place for place in places if place.is_file()]
     return sorted(found)
 

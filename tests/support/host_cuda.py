@@ -1,6 +1,6 @@
 """Builds CUDA sources for the CPU and runs them under sanitizers.
 
-csrc/testing/host_simt.h takes the place of nvcc.
+tests/native/simt/host_simt.h takes the place of nvcc.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ instructions, divergences, sectors, wavefronts, barriers. Needs nvcc, and no GPU
     PYTHONPATH=tests python -m support.make_ptx_counts [--write]
 
 ``--write`` replaces tests/corpus/ptx_counts.json, with which a test compares. The
-machine of csrc/testing/ptx_vm executes nvcc's PTX for sm_90 in a fixed order, so the
+machine of tests/native/ptx_vm executes nvcc's PTX for sm_90 in a fixed order, so the
 counts are the same everywhere. They are counts, not times: an instruction of PTX is
 none, one or several of a GPU, and nothing is known of stalls, caches and how warps
 overlap.

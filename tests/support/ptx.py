@@ -1,8 +1,8 @@
 """Compiled CUDA kernels on the CPU: nvcc's PTX of csrc/cuda, executed by the machine of
-csrc/testing/ptx_vm.
+tests/native/ptx_vm.
 
 A test program is compiled once, by a C++ compiler. Its launches run on fibers, or with
-a configuration of this module as PTX (csrc/testing/ptx_launch.h).
+a configuration of this module as PTX (tests/native/simt/ptx_launch.h).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pytest
 
 from support import builds, host_cuda
 from support.builds import CSRC
-from support.locations import CUDA_PROGRAMS
+from support.locations import CUDA_PROGRAMS, NATIVE
 
 ARCHITECTURES = (80, 90, 100)
 NEEDS_NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
@@ -35,7 +35,7 @@ RELEASE_FLAGS = ("-O3", "-std=c++17", "-fmad=false")
 # -lineinfo: the source line of each instruction, which changes no instruction.
 NVCC = ("nvcc", "-ptx", "-lineinfo", *RELEASE_FLAGS)
 
-MACHINE = CSRC / "testing" / "ptx_vm"
+MACHINE = NATIVE / "ptx_vm"
 # -fwrapv: PTX's integers wrap. -ffp-contract=off: float operations are rounded once.
 MACHINE_FLAGS = ("-O2", "-std=c++20", "-fPIC", "-fwrapv", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror")
 

@@ -1,4 +1,4 @@
-"""The machine of csrc/testing/ptx_vm for tests in Python."""
+"""The machine of tests/native/ptx_vm for tests in Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support import ptx
 
 
 class _Launch(ctypes.Structure):
-    """PtxLaunch of csrc/testing/ptx_vm/api.h."""
+    """PtxLaunch of tests/native/ptx_vm/api.h."""
 
     _fields_ = [("kernel", ctypes.c_char_p), ("grid", ctypes.c_uint32 * 3), ("block", ctypes.c_uint32 * 3),
                 ("cluster_blocks", ctypes.c_uint32), ("dynamic_shared_bytes", ctypes.c_uint32),
@@ -22,7 +22,7 @@ class _Launch(ctypes.Structure):
 
 
 class _Options(ctypes.Structure):
-    """PtxOptions of csrc/testing/ptx_vm/api.h."""
+    """PtxOptions of tests/native/ptx_vm/api.h."""
 
     _fields_ = [("seed", ctypes.c_uint64), ("max_instructions", ctypes.c_uint64), ("races", ctypes.c_bool),
                 ("undefined", ctypes.c_bool), ("counts", ctypes.c_bool), ("equal_stores", ctypes.c_bool)]  # fmt: skip

@@ -3,7 +3,7 @@ result: what `make test-all` does, for longer. Needs nvcc, and no GPU.
 
     python tests/support/run_ptx_launches.py [--launches 100000] [--seed 1]
 
-Prints how many launches agreed so far and how fast the machine of csrc/testing/ptx_vm
+Prints how many launches agreed so far and how fast the machine of tests/native/ptx_vm
 executes them on one thread. Every third run of a program has all checks, in a random
 order.
 """

@@ -1,5 +1,5 @@
 """Lets Triton run on the CPU: its compiler makes PTX for a GPU, which the machine of
-csrc/testing/ptx_vm executes on CPU tensors.
+tests/native/ptx_vm executes on CPU tensors.
 
 So each launch gets the specialization that Triton would compile on that GPU. Must be
 imported before any kernel, in a process without TRITON_INTERPRET.

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "plants.h"
-#include "testing/host_simt.h"
+#include "simt/host_simt.h"
 
 constexpr unsigned kThreads = 256;
 constexpr unsigned kWarps = kThreads / 32;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "plants.h"
-#include "testing/host_simt.h"
+#include "simt/host_simt.h"
 
 namespace simt = structout::simt;
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "cuda/device_facts.h"
-#include "testing/ptx_launch.h"
+#include "simt/ptx_launch.h"
 
 // With 0 KB of shared memory later passes read a row from global memory again; with 200
 // KB they read the copy. Long rows are split over a cluster if the device has clusters

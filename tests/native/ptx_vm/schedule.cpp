@@ -6,12 +6,12 @@
 //
 // Warp-wide instructions wait for the lanes that their mask names, barriers for all
 // threads that have not exited.
-#include "testing/ptx_vm/schedule.h"
+#include "ptx_vm/schedule.h"
 
 #include <algorithm>
 
-#include "testing/ptx_vm/definedness.h"
-#include "testing/ptx_vm/races.h"
+#include "ptx_vm/definedness.h"
+#include "ptx_vm/races.h"
 
 namespace structout::ptx_vm {
 namespace {

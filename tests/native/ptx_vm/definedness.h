@@ -10,7 +10,7 @@
 // `and` and `or` of predicates, alone among the logic operations, look at the other operand.
 #pragma once
 
-#include "testing/ptx_vm/machine.h"
+#include "ptx_vm/machine.h"
 
 namespace structout::ptx_vm {
 

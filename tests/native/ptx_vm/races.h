@@ -15,7 +15,7 @@
 #include <thread>
 #include <unordered_map>
 
-#include "testing/ptx_vm/machine.h"
+#include "ptx_vm/machine.h"
 
 namespace structout::ptx_vm {
 

@@ -1,5 +1,5 @@
-// Lets the launches of testing/host_simt.h run compiled kernels: the PTX that nvcc made of
-// the same source, in the machine of testing/ptx_vm, which is loaded as a library. The
+// Lets the launches of simt/host_simt.h run compiled kernels: the PTX that nvcc made of
+// the same source, in the machine of ptx_vm, which is loaded as a library. The
 // program itself is compiled by a C++ compiler. A kernel's name in PTX is found from its
 // function's name in the program's table of symbols.
 //
@@ -24,8 +24,8 @@
 #include <utility>
 #include <vector>
 
-#include "testing/host_simt_block.h"
-#include "testing/ptx_vm/api.h"
+#include "ptx_vm/api.h"
+#include "simt/host_simt_block.h"
 
 namespace structout::simt {
 

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "testing/ptx_vm/api.h"
+#include "ptx_vm/api.h"
 
 namespace structout::ptx_vm {
 

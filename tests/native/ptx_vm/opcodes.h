@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "testing/ptx_vm/machine.h"
+#include "ptx_vm/machine.h"
 
 namespace structout::ptx_vm {
 

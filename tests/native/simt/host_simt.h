@@ -34,8 +34,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "testing/host_simt_block.h"
-#include "testing/ptx_launch.h"
+#include "simt/host_simt_block.h"
+#include "simt/ptx_launch.h"
 
 #define __global__
 #define __device__

@@ -4,7 +4,7 @@
 //
 // Compiled with -fwrapv and -ffp-contract=off: integers wrap, and every float operation
 // is rounded once.
-#include "testing/ptx_vm/opcodes.h"
+#include "ptx_vm/opcodes.h"
 
 #include <algorithm>
 #include <chrono>
@@ -13,7 +13,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "testing/ptx_vm/races.h"
+#include "ptx_vm/races.h"
 
 namespace structout::ptx_vm {
 namespace {

@@ -1,14 +1,14 @@
 // Reads PTX: a text into statements of tokens, and those into kernels. A kernel's
 // declarations are read before its instructions, because the dynamic shared memory, which
 // every kernel may name, begins where its own variables end.
-#include "testing/ptx_vm/parser.h"
+#include "ptx_vm/parser.h"
 
 #include <algorithm>
 #include <cctype>
 #include <unordered_map>
 #include <utility>
 
-#include "testing/ptx_vm/opcodes.h"
+#include "ptx_vm/opcodes.h"
 
 namespace structout::ptx_vm {
 namespace {

@@ -1,4 +1,4 @@
-#include "testing/ptx_vm/definedness.h"
+#include "ptx_vm/definedness.h"
 
 #include <algorithm>
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "testing/ptx_vm/machine.h"
+#include "ptx_vm/machine.h"
 
 namespace structout::ptx_vm {
 

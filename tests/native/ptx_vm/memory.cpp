@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "testing/ptx_vm/definedness.h"
-#include "testing/ptx_vm/opcodes.h"
-#include "testing/ptx_vm/races.h"
+#include "ptx_vm/definedness.h"
+#include "ptx_vm/opcodes.h"
+#include "ptx_vm/races.h"
 
 extern "C" __attribute__((weak)) void __asan_get_shadow_mapping(size_t* scale, size_t* offset);
 

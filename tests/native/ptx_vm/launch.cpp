@@ -8,12 +8,12 @@
 #include <numeric>
 #include <thread>
 
-#include "testing/ptx_vm/api.h"
-#include "testing/ptx_vm/definedness.h"
-#include "testing/ptx_vm/opcodes.h"
-#include "testing/ptx_vm/parser.h"
-#include "testing/ptx_vm/races.h"
-#include "testing/ptx_vm/schedule.h"
+#include "ptx_vm/api.h"
+#include "ptx_vm/definedness.h"
+#include "ptx_vm/opcodes.h"
+#include "ptx_vm/parser.h"
+#include "ptx_vm/races.h"
+#include "ptx_vm/schedule.h"
 
 namespace structout::ptx_vm {
 

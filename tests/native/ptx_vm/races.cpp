@@ -1,4 +1,4 @@
-#include "testing/ptx_vm/races.h"
+#include "ptx_vm/races.h"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // Runs clusters of warps to their end.
 #pragma once
 
-#include "testing/ptx_vm/machine.h"
+#include "ptx_vm/machine.h"
 
 namespace structout::ptx_vm {
 
