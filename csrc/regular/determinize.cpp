@@ -8,7 +8,6 @@
 #include "base/state_numbers.h"
 #include "regular/compile.h"
 #include "regular/nfa.h"
-#include "regular/subset_states.h"
 
 namespace structout::engine {
 
@@ -112,14 +111,18 @@ class ConditionLists {
   std::map<std::vector<LookaheadCondition>, uint32_t> numbers_;
 };
 
-}  // namespace
-
-// Items are sorted, so a set of items has one form and one number. An expansion costs a
-// step for each interval of bytes under an edge of an item, and for each node of the new
-// closures.
-class SubsetStates::Implementation {
+// The states of the subset construction, created on demand. A state is a set of items: a
+// node, and the list of open lookahead conditions on the way to it. Items are sorted, so a
+// set of items has one form and one number. States are never removed; the limits on states
+// and set entries bound the memory.
+class SubsetStates {
  public:
-  Implementation(const Nfa& nfa, Budget& budget)
+  struct Expansion {
+    std::vector<Edge> edges;  // some of them to new states
+    bool accepts;
+  };
+
+  SubsetStates(const Nfa& nfa, Budget& budget)
       : nfa_(nfa),
         budget_(budget),
         conditions_(nfa, budget),
@@ -128,6 +131,7 @@ class SubsetStates::Implementation {
     budget.spend(nfa.nodes.size());
   }
 
+  // The state for texts that begin at a node. `is_at_start`: true if ^ matches there.
   uint32_t add_start(uint32_t node, bool is_at_start) {
     begin_closure();
     close(make_item(node, false, 0), is_at_start);
@@ -136,20 +140,17 @@ class SubsetStates::Implementation {
 
   uint32_t size() const { return numbers_.size(); }
 
-  bool is_empty(uint32_t state) const { return set_begin_[state] == set_begin_[state + 1]; }
-
+  // Valid until the next call.
   const Expansion& expand(uint32_t state) {
     size_t begin = set_begin_[state], end = set_begin_[state + 1];
-    expansion_.accepting.clear();
-    expansion_.others.clear();
+    expansion_.accepts = false;
     std::array<bool, 257> bounds{};
     for (size_t i = begin; i < end; ++i) {
       const Node& node = nfa_.nodes[node_of(items_[i])];
       if (node.kind == NodeKind::kAccept) {
-        if (conditions_.hold(conditions_of(items_[i]))) expansion_.accepting.push_back(node_of(items_[i]));
+        expansion_.accepts = expansion_.accepts || conditions_.hold(conditions_of(items_[i]));
         continue;
       }
-      expansion_.others.push_back(node_of(items_[i]));
       for (uint32_t j = node.begin; j < node.begin + node.count; ++j) {
         bounds[nfa_.edges[j].first] = bounds[nfa_.edges[j].last + 1] = true;
       }
@@ -290,15 +291,7 @@ class SubsetStates::Implementation {
   Expansion expansion_;
 };
 
-SubsetStates::SubsetStates(const Nfa& nfa, Budget& budget)
-    : implementation_(std::make_unique<Implementation>(nfa, budget)) {}
-SubsetStates::~SubsetStates() = default;
-uint32_t SubsetStates::add_start(uint32_t node, bool is_at_start) {
-  return implementation_->add_start(node, is_at_start);
-}
-uint32_t SubsetStates::size() const { return implementation_->size(); }
-bool SubsetStates::is_empty(uint32_t state) const { return implementation_->is_empty(state); }
-const SubsetStates::Expansion& SubsetStates::expand(uint32_t state) { return implementation_->expand(state); }
+}  // namespace
 
 Automaton determinize(const Nfa& nfa, uint32_t start, bool is_at_start, Budget& budget) {
   SubsetStates subsets(nfa, budget);
@@ -306,7 +299,7 @@ Automaton determinize(const Nfa& nfa, uint32_t start, bool is_at_start, Budget& 
   uint32_t first = subsets.add_start(start, is_at_start);
   for (uint32_t state = 0; state < subsets.size(); ++state) {
     const SubsetStates::Expansion& expansion = subsets.expand(state);
-    builder.add_state(!expansion.accepting.empty(), expansion.edges);
+    builder.add_state(expansion.accepts, expansion.edges);
   }
   return builder.minimal(first, budget);
 }

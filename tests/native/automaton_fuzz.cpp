@@ -11,7 +11,6 @@
 #include "json/number.h"
 #include "masks/token_index.h"
 #include "regular/compile.h"
-#include "regular/lazy_product.h"
 #include "regular/rules.h"
 #include "step/index_matcher.h"
 
@@ -102,17 +101,6 @@ Automaton random_numbers(const Limits& limits) {
   return number.is_negative() ? json::integers(below(2)) : json::multiples_of(number, budget);
 }
 
-void search_product(const Automaton& automaton, const Limits& limits) {
-  LazyProduct product({random_pattern(), automaton, random_pattern()}, limits);
-  uint32_t state = 0;
-  for (int i = 0; i < 20 && state != kDead; ++i) {
-    product.verdict(state);
-    product.live(state);
-    state = product.next(state, uint8_t(below(2) ? 'a' + below(3) : below(256)));
-  }
-  product.find(0, {int64_t(below(3)), int64_t(below(3)), kNot, below(2) ? kAnd : kOr}, 500);
-}
-
 std::string damaged(std::string bytes) {
   for (size_t i = below(3); i > 0 && !bytes.empty(); --i) bytes[below(bytes.size())] ^= char(1 << below(8));
   if (below(4) == 0) bytes.resize(below(bytes.size() + 8));
@@ -179,7 +167,6 @@ int main(int, char** arguments) {
                                          : compile_regex(random_pattern(), limits);
       ++num_compiled;
       read_damaged(automaton);
-      search_product(automaton, limits);
       if (automaton.num_states() == 0) continue;
       if (automaton.num_states() < 500) walk(automaton, vocabulary);
       Budget budget(limits);

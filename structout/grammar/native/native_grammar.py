@@ -50,14 +50,9 @@ class NativeGrammar(StructuredOutputGrammar):
         """V, the number of tokens that a mask covers."""
         return self._vocab_size
 
-    @property
-    def position(self) -> Any:
-        return self.matcher
-
-    def begin_after(self, end_of_reasoning: Sequence[int]) -> bool:
+    def begin_after(self, end_of_reasoning: Sequence[int]) -> None:
         self._end_of_reasoning = tuple(end_of_reasoning)
         self.matcher.begin_after(self._end_of_reasoning)
-        return True
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         accepted: bool = self.matcher.accept(tokens)

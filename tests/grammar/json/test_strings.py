@@ -13,8 +13,8 @@ import pytest
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.formats import FORMATS
-from structout.grammar.native.json_strings import json_string_automaton
 from support.automaton_texts import drawn_text
+from support.json_strings import json_string_automaton
 from support.random_patterns import HOSTILE, PLAIN, anchored, mutated, random_pattern
 
 

@@ -14,7 +14,6 @@ import regex
 
 from structout.constraints.schema_walks import schemas
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
-from structout.grammar.native.algorithms import ForcedPath, coalesce
 from structout.grammar.native.automaton import Automaton, AutomatonLimits
 from support import corpus
 from support.automaton_texts import drawn_text
@@ -257,13 +256,6 @@ def test_boolean_operations_have_their_languages(num_cases):
 )
 def test_automaton_of_a_linear_pattern_is_small(pattern, num_states):
     assert Automaton.from_regex(pattern).num_states == num_states
-
-
-def test_coalesce_joins_paths_without_a_choice():
-    automaton = Automaton.from_regex('\\{"age": [0-9]+, "ok": (true|null)\\}')
-    assert {path.data for path in coalesce(automaton)} == {b'{"age": ', b' "ok": ', b"rue}", b"ull}"}
-    assert coalesce(Automaton.from_regex("abc")) == [ForcedPath(0, b"abc", 3)]
-    assert coalesce(Automaton.from_regex("[ab]*")) == []
 
 
 # -- bytes -----------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.native import extension
-from structout.grammar.native.algorithms import find_sub_sequences, map_states_to_vocab
 from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.backend import FsmBackend
 from structout.grammar.native.token_index import TokenIndex
@@ -23,6 +22,7 @@ from structout.masks.bitmask import allocate_token_bitmask
 from support.llguidance_backend import LlguidanceBackend
 from support.random_patterns import random_pattern
 from support.tokenizers_on_the_spot import byte_fallback, byte_level
+from support.willard_louf import find_sub_sequences, map_states_to_vocab
 
 
 def odd_vocabulary():

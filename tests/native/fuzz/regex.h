@@ -11,7 +11,6 @@
 #include "draws.h"
 #include "masks/token_index.h"
 #include "regular/compile.h"
-#include "regular/lazy_product.h"
 #include "regular/rules.h"
 #include "step/index_matcher.h"
 #include "texts.h"
@@ -66,17 +65,6 @@ inline void fuzz_regex(const uint8_t* bytes, size_t size) {
     });
   }
   if (draws.one_in(4)) compiles([&] { engine::compile_string_content(input.text, limits); });
-  if (is_compiled && draws.one_in(4)) {
-    compiles([&] {
-      engine::LazyProduct product({input.text, automaton}, limits);
-      uint32_t state = 0;
-      for (int step = 0; step < kSteps && state != engine::kDead; ++step) {
-        product.verdict(state);
-        product.live(state);
-        state = product.next(state, uint8_t(draws.below(256)));
-      }
-    });
-  }
 }
 
 }  // namespace structout::fuzz

@@ -1,4 +1,4 @@
-"""JSON strings as automata."""
+"""Automata of JSON strings, from the core, for tests of its strings."""
 
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
