@@ -9,7 +9,7 @@ VLLM_PIP = $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check -qq
 SOURCES := $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*) setup.py pyproject.toml constraints.txt
 NATIVE_SOURCES = $(filter-out %.md,$(shell git ls-files 'csrc/*' 'tests/*.cpp' 'tests/*.cu' 'tests/*.h'))
 
-.PHONY: help demo test test-all test-sglang test-install test-headers test-arm test-torch test-vllm test-vllm-own test-xgrammar-own soak soak-vllm bench gpu-check dev wheels release-check docs lint format clean
+.PHONY: help demo test test-all test-sglang test-install test-headers test-arm test-torch test-vllm test-vllm-own test-xgrammar-own soak soak-vllm bench bench-quick gpu-check dev wheels release-check docs lint format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ soak-vllm: $(VLLM_VENV)/test.installed  ## the same for vLLM's server with the p
 bench: $(VENV)/test.installed  ## measure beside the peers; writes bench/results and the tables made from them
 	for bench in bench/bench_*.py; do $(BIN)/python $$bench || exit 1; done
 	$(BIN)/python bench/report.py
+
+bench-quick: $(VENV)/test.installed  ## whether each bench runs, two at a time; writes nothing
+	@printf '%s\0' bench/bench_*.py | xargs -0 -P 2 -I {} sh -c 'echo "{} --quick" && $(BIN)/python {} --quick'
 
 gpu-check:  ## on a machine with a GPU, in the Python you name: build, benches, tests, sanitizers
 	$(PYTHON) bench/gpu_check.py

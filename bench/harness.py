@@ -34,17 +34,21 @@ PACKAGES = (
 
 
 class Peers:
-    """What a bench compares. A peer that fails is left out from then on, with the
-    reason; structout's own calls may not fail.
+    """What a bench compares. A peer that is not installed or fails is left out from
+    then on, with the reason. structout's own calls may not fail.
 
     Args:
         makers: By name, a function that makes the call to time from the arguments of
             :meth:`calls`; or returns None if the peer does not offer this.
+
+    Attributes:
+        may_fail: whether installed peers may fail: not with ``--quick``.
     """
 
     def __init__(self, makers: Mapping[str, Callable[..., Call | None]]):
         self._makers = dict(makers)
         self.missing: dict[str, str] = {}
+        self.may_fail = True
 
     def calls(self, *arguments: Any) -> Iterator[tuple[str, Call]]:
         """Make the calls and make each of them once."""
@@ -54,7 +58,7 @@ class Peers:
                 if call is not None:
                     call()
             except Exception as error:
-                if name.startswith("structout"):
+                if name.startswith("structout") or not (self.may_fail or isinstance(error, ImportError)):
                     raise
                 self.missing[name] = short_reason(error)
                 del self._makers[name]
