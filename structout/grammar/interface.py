@@ -37,9 +37,12 @@ class StructuredOutputGrammar(ABC):
     at once.
 
     Attributes:
+        matcher: the core's matcher of this position. Decoding steps follow it: one
+            native call serves all requests.
         error_reason: why a token or draft is not allowed, if the engine itself gave up.
     """
 
+    matcher: Any
     error_reason: str = ""
 
     @abstractmethod
@@ -89,24 +92,10 @@ class StructuredOutputGrammar(ABC):
     def fork(self) -> "StructuredOutputGrammar":
         """Return a new grammar at this position, for beams and n > 1."""
 
-    @property
-    def position(self) -> Any:
-        """The object that a decoding step follows for this request.
-
-        A matcher of structout's own engine: one native call serves all requests with
-        one. Or this grammar itself, which a step then calls alone, from Python.
-        """
-        return self
-
-    def begin_after(self, end_of_reasoning: Sequence[int]) -> bool:
+    @abstractmethod
+    def begin_after(self, end_of_reasoning: Sequence[int]) -> None:
         """Let the text begin with free tokens, up to and including these. To be called
-        at the start.
-
-        Returns:
-            False if the engine knows no reasoning. The grammar is unchanged then, and
-            :class:`structout.grammar.reasoning.ReasoningGrammar` may wrap it.
-        """
-        return False
+        at the start."""
 
     def is_unconstrained(self) -> bool:
         """True if every token may come next, so that its logits need no mask."""
@@ -155,6 +144,7 @@ class StructuredOutputGrammar(ABC):
         replace (llguidance's fast-forward tokens).
         """
 
+    @abstractmethod
     def fill_bitmask_drafts(self, bitmask: torch.Tensor, first_row: int, draft_tokens: Sequence[int]) -> int:
         """Fill ``bitmask[first_row + j]`` with the mask after ``draft_tokens[:j]``, for
         j = 0 ... len(draft_tokens).
@@ -166,26 +156,8 @@ class StructuredOutputGrammar(ABC):
         Returns:
             Number of drafts before the first one that is not allowed.
         """
-        rows = bitmask[first_row : first_row + len(draft_tokens) + 1]
-        num_before = self.num_tokens
-        try:
-            for j in range(len(rows)):
-                if self.is_terminated():
-                    rows[j:] = -1
-                    break
-                self.fill_bitmask(bitmask, first_row + j)
-                if j == len(draft_tokens):
-                    break
-                if draft_tokens[j] == -1:
-                    rows[j + 1 :] = -1
-                    break
-                if not self.accept_tokens("", [draft_tokens[j]]):
-                    rows[j + 1 :] = rows[j]
-                    break
-            return self.num_tokens - num_before
-        finally:
-            self.rollback(self.num_tokens - num_before)
 
+    @abstractmethod
     def fill_bitmask_tree(
         self,
         bitmask: torch.Tensor,
@@ -215,55 +187,6 @@ class StructuredOutputGrammar(ABC):
         Raises:
             ValueError: the nodes do not form a tree.
         """
-        rows = bitmask[first_row : first_row + len(draft_tokens)]
-        order = nodes_below(next_token, next_sibling)
-        self._fill(bitmask, first_row)
-        rows[1:] = 0
-        is_allowed = [True] + [False] * (len(rows) - 1)
-        depths = [0] * len(rows)
-        num_before = self.num_tokens
-        try:
-            for node, parent in order:
-                rows[node] = rows[parent]
-                if not is_allowed[parent]:
-                    continue
-                self.rollback(self.num_tokens - num_before - depths[parent])
-                if draft_tokens[node] == -1 or self.is_terminated():
-                    rows[node] = -1
-                elif self.accept_tokens("", [draft_tokens[node]]):
-                    is_allowed[node], depths[node] = True, depths[parent] + 1
-                    self._fill(bitmask, first_row + node)
-        finally:
-            self.rollback(self.num_tokens - num_before)
-        return sum(is_allowed) - 1
-
-    def _fill(self, bitmask: torch.Tensor, row: int) -> None:
-        if self.is_unconstrained():
-            bitmask[row] = -1
-        else:
-            self.fill_bitmask(bitmask, row)
-
-
-def nodes_below(next_token: Sequence[int], next_sibling: Sequence[int]) -> list[tuple[int, int]]:
-    """List the nodes of a tree of drafts below node 0, each with its parent. Parents
-    come first.
-
-    Raises:
-        ValueError: the nodes do not form a tree.
-    """
-    order: list[tuple[int, int]] = []
-    seen = {0}
-    pending = [(next_token[0], 0)]
-    while pending:
-        node, parent = pending.pop()
-        if node == -1:
-            continue
-        if not 0 < node < len(next_token) or node in seen:
-            raise ValueError(f"the drafts must form a tree, got node {node}, which is out of range or has two parents")
-        seen.add(node)
-        order.append((node, parent))
-        pending += [(next_sibling[node], parent), (next_token[node], node)]
-    return order
 
 
 def check_mask_buffer(bitmask: torch.Tensor, vocab_size: int) -> None:

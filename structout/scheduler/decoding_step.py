@@ -6,17 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from structout.constraints.config import StructuredOutputsConfig
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.native.extension import core
-from structout.grammar.row_loop import RowLoop
 from structout.masks.batch import MaskBatch
 from structout.masks.buffers import BufferRing, MaskBuffer
 from structout.scheduler.requests import REQUEST_WORK, Request, RequestTable, check_known
-from structout.scheduler.stats import BackendFills
 
 Drafts = Mapping[str, Sequence[int]]
 Bounds = Mapping[str, tuple[int, int]]
@@ -25,8 +20,6 @@ Trees = Mapping[str, tuple[Sequence[int], Sequence[int]]]
 STEP_WORK = 100_000  # in steps of the engine's work, some 30,000 of which take a millisecond
 DEAD_END = "the grammar allows no token here: the vocabulary cannot spell what must follow"
 EXHAUSTED = f"the masks of this request take more than {REQUEST_WORK:,} steps of work outside of decoding steps"
-
-_OWN = "fsm"
 
 
 @dataclass(frozen=True)
@@ -76,30 +69,29 @@ class StepInput:
 class DecodingSteps:
     """Runs decoding steps, in a ring of mask buffers. One at a time.
 
-    A native step fills the rows of structout's own engine: stored masks first, then
-    masks to compute, within a budget of ``STEP_WORK`` for all requests, about 3 ms.
-    Requests of other engines are called one by one, after them.
+    A native step fills all rows: stored masks first, then masks to compute, within a
+    budget of ``STEP_WORK`` for all requests, about 3 ms. Those of other engines come
+    last.
 
     Args:
         requests: the manager's requests.
         vocab_size: V, the number of tokens that a mask covers.
-        config: its ``num_mask_buffers``, ``fill_threads`` and ``slow_token_seconds``.
+        config: its ``num_mask_buffers`` and ``fill_threads``.
 
     Attributes:
         work: what the masks of the last step took within it, in steps of the engine's
             work.
         seconds: the durations of the last 1,024 steps.
-        fills: by backend name, what its fills have taken since the start.
+        num_rows: how many rows were filled since the start.
     """
 
     def __init__(self, requests: RequestTable, vocab_size: int, config: StructuredOutputsConfig):
         self._requests = requests
         self._buffers = BufferRing(config.num_mask_buffers, vocab_size, core().MaskBuffer)
         self._pool = core().ThreadPool(config.fill_threads - 1) if config.fill_threads > 1 else None
-        self._loop = RowLoop(config.slow_token_seconds)
         self.work = 0
         self.seconds: deque[float] = deque(maxlen=1024)
-        self.fills: dict[str, BackendFills] = {}
+        self.num_rows = 0
 
     # -- tokens ------------------------------------------------------------------------
 
@@ -109,9 +101,7 @@ class DecodingSteps:
         step = core().Step(self._requests.positions, [], None, None, None, positions)
         step.draw(tokens if isinstance(tokens, dict) else dict(tokens))
         accepted: dict[str, bool]
-        accepted, foreign, exhausted = step.accept()
-        for name in foreign:
-            accepted[name] = self.accept_alone(self._requests.by_id.get(name), tokens[name])
+        accepted, exhausted = step.accept()
         for name in exhausted:
             self._fail_exhausted(name)
         return accepted
@@ -121,14 +111,7 @@ class DecodingSteps:
         grammar = None if request is None else request.grammar
         if request is None or grammar is None or not isinstance(tokens, Iterable):
             return False
-        try:
-            if grammar.position is grammar:
-                is_accepted = self._loop.accept(grammar, request.request_id, [*tokens])
-            else:
-                is_accepted = grammar.accept_tokens(request.request_id, [*tokens])
-        except GrammarError as error:  # it is too slow
-            self._requests.set_failed(request, error)
-            return False
+        is_accepted = grammar.accept_tokens(request.request_id, [*tokens])
         if not is_accepted:
             self._fail_exhausted(request.request_id)
         return is_accepted
@@ -139,31 +122,23 @@ class DecodingSteps:
         """Accept a step's tokens, and fill its masks."""
         started = time.perf_counter()
         tokens = given.tokens or {}
-        is_mixed = not self._requests.foreign.isdisjoint(tokens)
-        # A native step asks other engines where they stand, so they accept first.
-        accepted = self.accept(tokens, given.positions) if is_mixed else {}
         step = self._native_step(given)
-        if not is_mixed:
-            step.draw(tokens)
+        step.draw(tokens)
         buffer = self._buffers.next(step.max_rows)
         self.work = step.run(STEP_WORK, buffer.native, given.tokens is not None, self._pool)
-        native_seconds = time.perf_counter() - started
         row_indptr = step.row_indptr
         errors = self._errors(step, given.request_ids)
         self._finish(step, given, buffer, errors)
         num_allowed = step.num_allowed  # also of the requests that were finished last
         for index in step.dead_ends:
             errors[given.request_ids[index]] = self._fail_exhausted(given.request_ids[index])
-        num_foreign = self._fill_foreign(step, given, buffer, row_indptr, num_allowed, errors)
-        if tokens and not is_mixed:
-            accepted, _, _ = step.accept()
-        refused = self._fail_refused(accepted, given)
+        refused = self._fail_refused(step.accept()[0], given) if tokens else {}
         for index, name in enumerate(given.request_ids) if refused else ():
             if name in refused:
                 errors[name] = refused[name]
                 buffer.native.clear(row_indptr[index], row_indptr[index + 1])
         num_rows = int(row_indptr[-1])
-        self._note(_OWN, num_rows - num_foreign, native_seconds)
+        self.num_rows += num_rows
         self.seconds.append(time.perf_counter() - started)
         return MaskBatch(
             request_ids=given.request_ids,
@@ -187,43 +162,6 @@ class DecodingSteps:
             error = None if request is None else request.error
             errors[request_ids[index]] = str(error or "scheduled before its grammar was ready")
         return errors
-
-    def _fill_foreign(
-        self,
-        step: Any,
-        given: StepInput,
-        buffer: MaskBuffer,
-        row_indptr: npt.NDArray[np.int32],
-        num_allowed: npt.NDArray[np.int32],
-        errors: dict[str, str],
-    ) -> int:
-        """Fill the rows of requests of other engines. Return how many they are."""
-        num_rows = 0
-        for index, grammar in step.foreign:
-            name, rows = given.request_ids[index], buffer.writable_rows(row_indptr[index], row_indptr[index + 1])
-            request = self._requests.by_id.get(name)
-            if request is None or request.compiled is None:
-                continue
-            started = time.perf_counter()
-            try:
-                num_allowed[index] = self._loop.fill(
-                    grammar, rows, given.drafts.get(name), given.bounds.get(name), given.trees.get(name)
-                )
-                if not rows[0].any():
-                    errors[name] = self._fail_exhausted(name)
-            except Exception as error:  # from native code, or about malformed drafts
-                rows.zero_()
-                errors[name] = str(error)
-                if isinstance(error, GrammarError):
-                    self._requests.set_failed(request, error)
-            self._note(request.compiled.backend_name, len(rows), time.perf_counter() - started)
-            num_rows += len(rows)
-        return num_rows
-
-    def _note(self, backend_name: str, num_rows: int, seconds: float) -> None:
-        if num_rows:
-            before = self.fills.get(backend_name, BackendFills())
-            self.fills[backend_name] = BackendFills(before.rows + num_rows, before.seconds + seconds)
 
     # -- masks that take more work than a step has -------------------------------------
 

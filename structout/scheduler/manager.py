@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -53,6 +54,7 @@ class StructuredOutputManager:
         self._backends = BackendSet(self.vocabulary, self.config, tokenizer)
         self._lock = ProcessLock("StructuredOutputManager")  # of requests and compilations
         self._requests = RequestTable(self._lock)
+        self._num_served: Counter[str] = Counter()  # requests, by backend name
         self._compiler = CompilePool(self._compile, self.config, self._lock)
         # Guards the states of grammars. A thread takes it before the other lock, never
         # after.
@@ -513,9 +515,9 @@ class StructuredOutputManager:
             ready=count[GrammarStatus.READY],
             failed=count[GrammarStatus.FAILED],
             compilation=self._compiler.stats(),
-            rows_filled=sum(fills.rows for fills in self._steps.fills.values()),
+            rows_filled=self._steps.num_rows,
             fill_seconds=(float(np.percentile(seconds, 50)), float(np.percentile(seconds, 99))),
-            backends=dict(self._steps.fills),
+            backends=dict(self._num_served),
         )
 
     def close(self) -> None:
@@ -565,7 +567,10 @@ class StructuredOutputManager:
             return
         compiled = compilation.result()
         grammar = start.grammar(compiled)
-        request.compiled = None if isinstance(grammar, GrammarError) else compiled
+        if not isinstance(grammar, GrammarError):
+            request.compiled = compiled
+            with self._lock:
+                self._num_served[compiled.backend_name] += 1
         self._settle(request, grammar)
 
     def _settle(self, request: Request, grammar: StructuredOutputGrammar | GrammarError) -> None:

@@ -18,7 +18,6 @@ from structout.errors import (
     UnknownRequestError,
 )
 from structout.grammar.interface import CompiledConstraint, StructuredOutputGrammar
-from structout.grammar.reasoning import ReasoningGrammar
 from structout.grammar.vocabulary import token_id
 from structout.scheduler.process_lock import ProcessLock
 
@@ -59,7 +58,6 @@ class RequestStart:
         stop_token_ids: Sequence[int] | None,
         constrain_after: Sequence[int] | None,
     ):
-        self._vocab_size = vocab_size
         self._output_token_ids = list(output_token_ids)
         self._stop_token_ids = _checked("stop_token_ids", stop_token_ids, vocab_size)
         self._constrain_after = _checked("constrain_after", constrain_after, vocab_size)
@@ -68,8 +66,8 @@ class RequestStart:
         """A grammar at the position of the request, or why there is none."""
         try:
             grammar = compiled.grammar.copy(self._stop_token_ids)
-            if self._constrain_after is not None and not grammar.begin_after(self._constrain_after):
-                grammar = ReasoningGrammar(grammar, self._constrain_after, self._vocab_size)
+            if self._constrain_after is not None:
+                grammar.begin_after(self._constrain_after)
             is_replayed = grammar.accept_tokens("", self._output_token_ids)
         except Exception as error:  # whatever a native library raises: the request must not wait forever
             return CompileCrashError(f"the grammar could not be started: {error!r}")
@@ -137,14 +135,12 @@ class RequestTable:
         by_id: the requests by id. Only this class changes it.
         positions: by request id, what a native step follows; None unless the request
             has a grammar. A request never has the position of an earlier one.
-        foreign: the ids of requests that other engines serve.
     """
 
     def __init__(self, lock: ProcessLock) -> None:
         self._lock = lock  # guards the fields below
         self.by_id: dict[str, Request] = {}
         self.positions: dict[str, Any] = {}
-        self.foreign: set[str] = set()
         self._changes: dict[str, None] = {}  # an ordered set of ids in by_id
         self._free_slots: list[int] = []  # a heap
         self._num_slots = 0
@@ -182,9 +178,7 @@ class RequestTable:
             if request.is_removed:
                 return False
             request.grammar = grammar
-            self.positions[request.request_id] = grammar.position
-            if grammar.position is grammar:
-                self.foreign.add(request.request_id)
+            self.positions[request.request_id] = grammar.matcher
             self._settle(request, GrammarStatus.READY)
         return True
 
@@ -201,7 +195,6 @@ class RequestTable:
             request.error.request_id = request.request_id
             request.grammar = None
             self.positions[request.request_id] = None
-            self.foreign.discard(request.request_id)
             self._settle(request, GrammarStatus.FAILED)
         return True
 
@@ -242,7 +235,6 @@ class RequestTable:
             if request is not None:
                 request.is_removed = True
                 del self.positions[request_id]
-                self.foreign.discard(request_id)
                 self._changes.pop(request_id, None)
                 heapq.heappush(self._free_slots, request.slot)
                 self._lock.notify_all()

@@ -39,19 +39,6 @@ class CompileStats:
 
 
 @dataclass(frozen=True)
-class BackendFills:
-    """The mask rows that one backend has filled, and their time.
-
-    Attributes:
-        rows: how many rows it has filled.
-        seconds: how long that took, by the clock.
-    """
-
-    rows: int = 0
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
 class ManagerStats:
     """A manager's counters at one moment.
 
@@ -63,7 +50,7 @@ class ManagerStats:
         rows_filled: how many mask rows have been filled since the start.
         fill_seconds: percentiles 50 and 99 over the last 1,024 calls of
             ``grammar_bitmask``.
-        backends: by backend name, what its fills have taken since the start.
+        backends: by backend name, how many requests it has served since the start.
     """
 
     waiting: int
@@ -72,4 +59,4 @@ class ManagerStats:
     compilation: CompileStats
     rows_filled: int
     fill_seconds: tuple[float, float]
-    backends: dict[str, BackendFills]
+    backends: dict[str, int]

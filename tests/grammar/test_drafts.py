@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from structout.constraints.params import StructuredOutputOptions
-from structout.grammar.interface import StructuredOutputGrammar, nodes_below
 from structout.grammar.native.backend import FsmBackend
 from structout.grammar.optional.xgrammar import XgrammarBackend
-from structout.grammar.reasoning import ReasoningGrammar
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
 from support import native_steps, tokenizers_on_the_spot
@@ -89,16 +87,14 @@ def at_some_position(rng, grammar):
     return here
 
 
-@pytest.mark.parametrize("plain", [False, True], ids=["native", "plain"])
 @for_each_seed(20, long=60)
-def test_draft_chain_has_the_masks_of_accepting_its_tokens(start, seed, plain):
+def test_draft_chain_has_the_masks_of_accepting_its_tokens(start, seed):
     rng = random.Random(seed)
     here = at_some_position(rng, start)
     drafts = random_drafts(rng, here)
     before = here.num_tokens
     bitmask = torch.full((len(drafts) + 3, allocate_token_bitmask(1, V).shape[1]), 77, dtype=torch.int32)
-    fill = StructuredOutputGrammar.fill_bitmask_drafts if plain else type(here).fill_bitmask_drafts
-    num_allowed = fill(here, bitmask, 1, drafts)
+    num_allowed = here.fill_bitmask_drafts(bitmask, 1, drafts)
     rows, expected = expected_rows(here, drafts)
     assert num_allowed == expected
     assert torch.equal(bitmask[1:-1], rows)
@@ -107,16 +103,13 @@ def test_draft_chain_has_the_masks_of_accepting_its_tokens(start, seed, plain):
 
 
 @for_each_seed(10, long=60)
-def test_draft_chains_of_a_step_have_the_masks_of_each_alone(backend, start, seed):
+def test_draft_chains_of_a_step_have_the_masks_of_each_alone(start, seed):
     rng = random.Random(seed)
     grammars = [at_some_position(rng, start) for _ in range(6)]
     drafts = [random_drafts(rng, grammar) for grammar in grammars]
     before = [grammar.num_tokens for grammar in grammars]
     expected = [expected_rows(grammar, tokens) for grammar, tokens in zip(grammars, drafts, strict=True)]
     step = native_steps.step_of(grammars, drafts)
-    if not isinstance(backend, FsmBackend):
-        assert [grammar for _, grammar in step.foreign] == [each for each in grammars if not each.is_terminated()]
-        return
     rows = native_steps.run(step, V)
     is_over = [grammar.is_terminated() for grammar in grammars]
     num_allowed = [0 if over else allowed for (_, allowed), over in zip(expected, is_over, strict=True)]
@@ -126,32 +119,31 @@ def test_draft_chains_of_a_step_have_the_masks_of_each_alone(backend, start, see
 
 
 def random_tree(rng, grammar, num_nodes, among=V):
-    """Tokens, next_token and next_sibling of a tree whose nodes have random parents."""
-    here = {0: grammar.fork()}
-    tokens, next_token, next_sibling = [0], [-1], [-1]
+    """Tokens, next_token and next_sibling of a tree whose nodes have random parents,
+    and the parents."""
+    here = [grammar.fork()]
+    tokens, next_token, next_sibling, above = [0], [-1], [-1], [-1]
     for node in range(1, num_nodes):
-        above = rng.choice(list(here))
-        wrong = rng.random() < 0.2 or here[above].is_terminated()
-        tokens.append(rng.choice([-1, V, STOP, rng.randrange(V)]) if wrong else allowed_token(rng, here[above], among))
+        parent = rng.randrange(node)
+        wrong = rng.random() < 0.2 or here[parent].is_terminated()
+        tokens.append(rng.choice([-1, V, STOP, rng.randrange(V)]) if wrong else allowed_token(rng, here[parent], among))
         next_token.append(-1)
-        next_sibling.append(next_token[above])
-        next_token[above] = node
-        here[node] = here[above].fork()
+        next_sibling.append(next_token[parent])
+        next_token[parent] = node
+        above.append(parent)
+        here.append(here[parent].fork())
         here[node].accept_tokens("", [tokens[node]])
-    return tokens, next_token, next_sibling
+    return tokens, next_token, next_sibling, above
 
 
-@pytest.mark.parametrize("plain", [False, True], ids=["native", "plain"])
 @for_each_seed(20, long=60)
-def test_draft_tree_node_has_the_mask_of_the_chain_to_it(start, seed, plain):
+def test_draft_tree_node_has_the_mask_of_the_chain_to_it(start, seed):
     rng = random.Random(1000 + seed)
     here = at_some_position(rng, start)
-    tokens, next_token, next_sibling = random_tree(rng, here, rng.randrange(1, 12))
+    tokens, next_token, next_sibling, above = random_tree(rng, here, rng.randrange(1, 12))
     before = here.num_tokens
     bitmask = torch.full((len(tokens), allocate_token_bitmask(1, V).shape[1]), 77, dtype=torch.int32)
-    fill = StructuredOutputGrammar.fill_bitmask_tree if plain else type(here).fill_bitmask_tree
-    num_allowed = fill(here, bitmask, 0, tokens, next_token, next_sibling)
-    above = {node: parent for node, parent in nodes_below(next_token, next_sibling)}
+    num_allowed = here.fill_bitmask_tree(bitmask, 0, tokens, next_token, next_sibling)
     allowed = 0
     for node in range(len(tokens)):
         chain, at = [], node
@@ -194,7 +186,7 @@ def test_text_that_follows_its_drafts_is_where_one_without_them_is(name, seed):
     rng = random.Random(2000 + seed)
     drafted, plain = start.copy(), start.copy()
     for _ in range(20):
-        tokens, next_token, next_sibling = random_tree(rng, plain, rng.randrange(1, 12), among=rng.choice([2, 3, 20]))
+        tokens, next_token, next_sibling, _ = random_tree(rng, plain, rng.randrange(1, 12), rng.choice([2, 3, 20]))
         mask = allocate_token_bitmask(len(tokens), V)
         drafted.fill_bitmask_tree(mask, 0, tokens, next_token, next_sibling)
         path, at = [], 0
@@ -221,44 +213,58 @@ MARK = ids_of("</think>")
 
 
 def gated(start):
-    """With the reasoning of the engine itself, if it has one."""
     grammar = start.copy()
-    return grammar if grammar.begin_after(MARK) else ReasoningGrammar(grammar, MARK, V)
+    grammar.begin_after(MARK)
+    return grammar
 
 
-def test_reasoning_of_the_engine_has_the_rows_of_the_wrapper(num_cases):
+def after(start, mark, tokens):
+    """By definition, the grammar after the tokens of a text that reasons up to a mark:
+    None while it reasons, False if a token is not allowed."""
+    ends = (i for i in range(len(mark), len(tokens) + 1) if tokens[i - len(mark) : i] == mark)
+    num_free = next(ends, None)
+    if not all(0 <= token < V for token in tokens[:num_free]):
+        return False
+    if num_free is None:
+        return None
+    here = start.copy()
+    return here.accept_tokens("", tokens[num_free:]) and here
+
+
+def test_reasoning_ends_with_the_first_occurrence_of_the_mark(backend, num_cases):
     """Along random texts of few tokens, in which the mark often begins."""
-    start = FsmBackend(Vocabulary.from_tokenizer(TOKENIZER, V)).compile_grammar(
-        StructuredOutputOptions.REGEX, "[ab]{2}(cd)*"
-    )
+    start = backend.compile_grammar(StructuredOutputOptions.REGEX, "[ab]{2}(cd)*")
     rng = random.Random(5)
     letters = ids_of("abcd")
-    a, b, c, _ = letters
+    a, b = letters[:2]
     for _ in range(num_cases(60, long=2_000)):
-        mark = rng.choice([[a], [a, a, b], [a, b, a, b, c], [a, a]])
-        grammar = start.copy()
-        assert grammar.begin_after(mark)
-        wrapper = ReasoningGrammar(start.copy(), mark, V)
+        mark = rng.choice([[a], [a, a, b], [a, b, a, b, a], [a, a]])
+        grammar, text = start.copy(), []
+        grammar.begin_after(mark)
         for _ in range(12):
             tokens = rng.choices([*letters, STOP, -1, V], [6, 6, 3, 3, 1, 0.3, 0.3], k=rng.randrange(4))
-            assert grammar.validate_tokens(tokens) == wrapper.validate_tokens(tokens)
-            assert grammar.accept_tokens("", tokens) == wrapper.accept_tokens("", tokens)
+            num_valid = next(
+                i for i in range(len(tokens), -1, -1) if after(start, mark, text + tokens[:i]) is not False
+            )
+            assert grammar.validate_tokens(tokens) == tokens[:num_valid]
+            assert grammar.accept_tokens("", tokens) == (num_valid == len(tokens))
+            text += tokens if num_valid == len(tokens) else []
             if rng.random() < 0.3:
-                count = rng.randint(0, grammar.num_tokens)
+                count = rng.randint(0, len(text))
                 grammar.rollback(count)
-                wrapper.rollback(count)
+                del text[len(text) - count :]
             if rng.random() < 0.2:
-                grammar, wrapper = grammar.fork(), wrapper.fork()
-            assert grammar.num_tokens == wrapper.num_tokens
-            assert grammar.is_unconstrained() == wrapper.is_unconstrained()
-            assert grammar.forced_bytes() == wrapper.forced_bytes()
-            if grammar.is_terminated():
-                continue
+                grammar = grammar.fork()
+            here = after(start, mark, text)
+            assert grammar.num_tokens == len(text)
+            assert grammar.is_unconstrained() == (here is None or here.is_terminated())
+            assert grammar.forced_bytes() == (b"" if here is None else here.forced_bytes())
             drafts = rng.choices([*letters, STOP, -1], [6, 6, 3, 3, 1, 0.5], k=rng.randrange(1, 6))
-            rows, expected = allocate_token_bitmask(len(drafts) + 1, V), allocate_token_bitmask(len(drafts) + 1, V)
-            num_allowed = wrapper.fill_bitmask_drafts(expected, 0, drafts)
-            assert grammar.fill_bitmask_drafts(rows, 0, drafts) == num_allowed
-            assert torch.equal(rows, expected)
+            if not grammar.is_terminated():
+                rows = allocate_token_bitmask(len(drafts) + 1, V)
+                expected, num_allowed = expected_rows(grammar, drafts)
+                assert grammar.fill_bitmask_drafts(rows, 0, drafts) == num_allowed
+                assert torch.equal(rows, expected)
 
 
 @pytest.mark.parametrize("num_before", range(len(MARK) + 1))

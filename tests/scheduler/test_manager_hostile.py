@@ -129,12 +129,12 @@ def test_row_that_cannot_be_filled_is_closed_and_511_others_are_right(manager, m
     expected = manager.grammar_bitmask(names).bitmask.copy()
     broken = manager._requests["r300"].grammar
 
-    def raise_runtime_error(bitmask, batch_index):
+    def raise_runtime_error():
         raise RuntimeError("the engine is broken")
 
-    monkeypatch.setattr(broken, "fill_bitmask", raise_runtime_error)
+    monkeypatch.setattr(broken._text, "mask", raise_runtime_error)
     batch = manager.grammar_bitmask(names)
-    assert set(batch.errors) == {"r300"}
+    assert batch.errors == {"r300": "RuntimeError: the engine is broken"}
     expected[300] = 0
     assert (batch.bitmask == expected).all()
 

@@ -9,7 +9,7 @@ MAX_WORK = 1 << 62
 
 def step_of(grammars, drafts=None):
     """The native step of grammars, with the drafts of each or None."""
-    positions = {i: grammar.position for i, grammar in enumerate(grammars)}
+    positions = {i: grammar.matcher for i, grammar in enumerate(grammars)}
     given = {i: tokens for i, tokens in enumerate(drafts or []) if tokens is not None}
     return core().Step(positions, [*positions], given)
 
@@ -23,8 +23,7 @@ def run(step, vocab_size):
 
 def accept(grammars, tokens):
     """Whether each grammar has accepted its tokens, in one native call."""
-    step = core().Step({i: grammar.position for i, grammar in enumerate(grammars)}, [])
+    step = core().Step({i: grammar.matcher for i, grammar in enumerate(grammars)}, [])
     step.draw(dict(enumerate(tokens)))
-    accepted, foreign, _ = step.accept()
-    assert not foreign
+    accepted, _ = step.accept()
     return [accepted[i] for i in range(len(grammars))]

@@ -60,9 +60,9 @@ PYBIND11_MODULE(_fsm, module) {
   define_automata(module);
   define_scalars(module);
   define_rules(module);
-  define_lazy_product(module);
   define_token_index(module);
   define_matchers(module);
+  define_external_matcher(module);
   define_step(module);
   define_json(module);
   define_grammars(module);

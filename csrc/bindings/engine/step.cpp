@@ -10,7 +10,6 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -84,9 +83,8 @@ std::vector<std::pair<size_t, size_t>> nodes_below(const std::vector<int64_t>& n
 // A step, and the Python objects that it must keep alive.
 class PythonStep {
  public:
-  // `positions` maps a request id to a matcher, to None if its rows stay empty, or to a
-  // foreign object that fills its rows itself: one with the methods is_unconstrained
-  // and is_terminated. A request without an entry is unknown and gets no rows.
+  // `positions` maps a request id to a matcher, or to None if its rows stay empty. A
+  // request without an entry is unknown and gets no rows.
   // `expected`, unless None, has the entries of an earlier time: a request whose
   // position has changed since is unknown too. `drafts`, `bounds` and `trees` are dicts
   // by request id, or None.
@@ -101,15 +99,10 @@ class PythonStep {
       py::object position = position_of(id);
       if (!position) {
         request.max_rows = 0;
-      } else if (is_matcher(position.ptr())) {
-        request.matcher = &matcher_of(position.ptr());
       } else if (position.is_none()) {
         blocked_.push_back(i);
       } else {
-        bool is_single = request.num_drafts == 0 && !request.has_bounds;
-        const char* asked = is_single ? "is_unconstrained" : "is_terminated";
-        request.is_unconstrained = py::cast<bool>(position.attr(asked)());
-        if (!request.is_unconstrained) foreign_.emplace_back(i, position);
+        request.matcher = &matcher_of(position.ptr());
       }
       positions_used_.push_back(std::move(position));
     }
@@ -124,10 +117,8 @@ class PythonStep {
            tokens = py::reinterpret_borrow<py::object>(entry.second);
       py::object position = position_of(id.ptr());
       StepTokens of{nullptr, step_.tokens.size(), 0};
-      if (position && is_matcher(position.ptr())) {
-        if (append_tokens(tokens, step_.tokens)) of.matcher = &matcher_of(position.ptr());
-      } else if (position && !position.is_none()) {
-        foreign_drawn_.append(id);
+      if (position && !position.is_none() && append_tokens(tokens, step_.tokens)) {
+        of.matcher = &matcher_of(position.ptr());
       }
       of.num_tokens = step_.tokens.size() - of.first_token;
       step_.drawn.push_back(of);
@@ -137,8 +128,8 @@ class PythonStep {
   }
 
   // Accepts what was drawn, unless the step was run. Returns by id whether the tokens were
-  // accepted, the ids of those that are no matchers, and of those that have reached a limit.
-  std::tuple<py::dict, py::list, py::list> accept() {
+  // accepted, and the ids of requests that have reached a limit.
+  std::pair<py::dict, py::list> accept() {
     {
       LongWork long_work;
       step_.accept(long_work.announcer());
@@ -151,7 +142,7 @@ class PythonStep {
       if (!of.is_accepted && of.matcher != nullptr && !of.matcher->error().empty()) exhausted.append(py::handle(id));
       if (PyDict_SetItem(accepted.ptr(), id, of.is_accepted ? Py_True : Py_False) != 0) throw py::error_already_set();
     }
-    return {std::move(accepted), foreign_drawn_, std::move(exhausted)};
+    return {std::move(accepted), std::move(exhausted)};
   }
 
   // Accepts what was drawn, then plans and fills all rows, as Step::run says. A step
@@ -172,7 +163,6 @@ class PythonStep {
 
   const Step& step() const { return step_; }
   const std::vector<size_t>& blocked() const { return blocked_; }
-  const std::vector<std::pair<size_t, py::object>>& foreign() const { return foreign_; }
 
   // The requests whose drafts, bounds or tree are malformed, with a message each. Only
   // requests that have rows.
@@ -273,8 +263,7 @@ class PythonStep {
   py::object expected_;
   std::vector<py::object> positions_used_;
   std::vector<size_t> blocked_;
-  py::list drawn_ids_, foreign_drawn_;
-  std::vector<std::pair<size_t, py::object>> foreign_;
+  py::list drawn_ids_;
 };
 
 void fill_batch(const py::list& matchers, uintptr_t address, int64_t row_bytes, const std::vector<int64_t>& row_ids) {
@@ -324,7 +313,6 @@ void define_step(py::module_& module) {
       .def_property_readonly("dead_ends", [](const PythonStep& self) { return self.step().dead_ends(); })
       .def_property_readonly("unfinished", [](const PythonStep& self) { return self.step().unfinished; })
       .def_property_readonly("blocked", &PythonStep::blocked)
-      .def_property_readonly("foreign", &PythonStep::foreign)
       .def_property_readonly("problems", &PythonStep::problems);
   module.def("fill_batch", fill_batch);
 }

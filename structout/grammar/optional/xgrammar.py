@@ -5,160 +5,65 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
+import numpy.typing as npt
 import xgrammar
 
 from structout.constraints.config import MAX_INDENTATION, StructuredOutputsConfig
 from structout.constraints.params import Constraint, StructuredOutputOptions
 from structout.constraints.schema_walks import has_nul
 from structout.errors import GrammarError, GrammarErrorKind
+from structout.grammar.external import DEFAULT_SLOW_SECONDS, ExternalGrammar, ExternalText
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.interface import StructuredOutputBackend, StructuredOutputGrammar, check_mask_buffer
-from structout.grammar.vocabulary import Vocabulary, token_id
+from structout.grammar.interface import StructuredOutputBackend
+from structout.grammar.vocabulary import Vocabulary
+from structout.masks.bitmask import allocate_token_bitmask
 
 _CACHE_SHARE = 8  # xgrammar may cache one part in so many of the config's cache_bytes
 
 
-class XgrammarGrammar(StructuredOutputGrammar):
-    """The position of one request in a constraint that xgrammar compiled.
-
-    xgrammar's matcher follows the tokens of the text. It never sees a stop token.
+class XgrammarText(ExternalText):
+    """One text in a constraint that xgrammar compiled.
 
     Args:
         compiled: the ``xgrammar.CompiledGrammar``.
         vocabulary: the token ids of the model.
-        stop_token_ids: tokens that end the text.
-        canonical_tokenizer: needed for ``compute_ff_tokens``.
     """
 
-    def __init__(
-        self,
-        compiled: Any,
-        vocabulary: Vocabulary,
-        stop_token_ids: Sequence[int],
-        canonical_tokenizer: CanonicalTokenizer | None,
-    ):
+    def __init__(self, compiled: Any, vocabulary: Vocabulary):
         self._compiled = compiled
         self._vocabulary = vocabulary
-        self._stop_token_ids = tuple(sorted(set(stop_token_ids)))
-        self._canonical_tokenizer = canonical_tokenizer
-        self._matcher = xgrammar.GrammarMatcher(compiled, override_stop_tokens=list(self._stop_token_ids))
-        self._text: list[int] = []
-        self._num_stopped = 0  # the stop token and those after it
-        self._steps_of_bytes: list[int] = []  # the numbers of tokens that undo_bytes() takes back
-
-    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
-        num_accepted = self._accept_prefix(tokens)
-        if num_accepted < len(tokens):
-            self.rollback(num_accepted)
-        return num_accepted == len(tokens)
-
-    def validate_tokens(self, tokens: list[int]) -> list[int]:
-        num_before = self.num_tokens
-        try:
-            return tokens[: self._accept_prefix(tokens)]
-        finally:  # also where KeyboardInterrupt comes in place of the result
-            self.rollback(self.num_tokens - num_before)
-
-    def rollback(self, num_tokens: int) -> None:
-        if not 0 <= num_tokens <= self.num_tokens:
-            raise ValueError(f"cannot roll back {num_tokens} of {self.num_tokens} tokens")
-        num_stopped = min(num_tokens, self._num_stopped)
-        self._num_stopped -= num_stopped
-        if num_tokens > num_stopped:
-            self._matcher.rollback(num_tokens - num_stopped)
-            del self._text[num_stopped - num_tokens :]
-
-    def fill_bitmask(self, bitmask: torch.Tensor, batch_index: int) -> None:
-        check_mask_buffer(bitmask, self._vocabulary.size)
-        if not 0 <= batch_index < len(bitmask):
-            raise IndexError(f"rows must be in [0, {len(bitmask)}), got {batch_index}")
-        self._matcher.fill_next_token_bitmask(bitmask, batch_index)
-        words = bitmask[batch_index].numpy().view(np.uint32)
-        may_end = self._matcher.is_completed()
-        for stop in {*self._vocabulary.stop_token_ids, *self._stop_token_ids}:
-            bit = np.uint32(1 << (stop & 31))
-            is_allowed = may_end and stop in self._stop_token_ids
-            words[stop >> 5] = words[stop >> 5] | bit if is_allowed else words[stop >> 5] & ~bit
-
-    def is_terminated(self) -> bool:
-        return self._num_stopped > 0
-
-    def reset(self) -> None:
-        self.rollback(self.num_tokens)
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self._text) + self._num_stopped
+        self._matcher = xgrammar.GrammarMatcher(compiled)
+        self._bitmask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
+        self._words = self._bitmask.numpy()[0]
 
     @property
     def memory_bytes(self) -> int:
         return int(self._compiled.memory_size_bytes)
 
-    def copy(self, stop_token_ids: Sequence[int] | None = None) -> "XgrammarGrammar":
-        stops = self._stop_token_ids if stop_token_ids is None else stop_token_ids
-        return XgrammarGrammar(self._compiled, self._vocabulary, stops, self._canonical_tokenizer)
+    def start(self) -> "XgrammarText":
+        return XgrammarText(self._compiled, self._vocabulary)
 
-    def fork(self) -> "XgrammarGrammar":
-        """Return a new grammar at this position. It reads the text again."""
-        fork = self.copy()
-        for token in self._text:
-            fork._matcher.accept_token(token)
-        fork._text, fork._num_stopped = self._text.copy(), self._num_stopped
-        return fork
+    def accept(self, token: int) -> bool:
+        return token not in self._vocabulary.stop_token_ids and bool(self._matcher.accept_token(token))
+
+    def rollback(self, num_tokens: int) -> None:
+        self._matcher.rollback(num_tokens)
+
+    def mask(self) -> npt.NDArray[np.int32]:
+        self._matcher.fill_next_token_bitmask(self._bitmask)
+        for stop in self._vocabulary.stop_token_ids:  # which xgrammar allows at the end
+            self._bitmask[0, stop >> 5] &= ~(1 << (stop & 31))
+        return self._words
+
+    def may_end(self) -> bool:
+        return bool(self._matcher.is_completed())
 
     def forced_bytes(self) -> bytes:
-        if self.is_terminated():
-            return b""
         try:
             text: str = self._matcher.find_jump_forward_string()
         except UnicodeDecodeError as error:  # the forced bytes end inside a character
             return error.object
         return text.encode()
-
-    def compute_ff_tokens(self) -> list[int]:
-        """Return forced tokens as the interface specifies.
-
-        Raises:
-            RuntimeError: the backend has no tokenizer.
-        """
-        if self._canonical_tokenizer is None:
-            raise RuntimeError("compute_ff_tokens needs the tokenizer: pass canonical_tokenizer to the backend")
-        tokens = self._canonical_tokenizer.ff_tokens(self, self._text)
-        return tokens if set(self._stop_token_ids).isdisjoint(tokens) else []
-
-    def accept_bytes(self, data: bytes) -> bool:
-        """Advance by ``data``, as the tokens of single bytes. If it is not allowed, do
-        nothing and return False."""
-        tokens = [self._vocabulary.token_of_byte(byte) for byte in data]
-        if None in tokens or not self.accept_tokens("", [token for token in tokens if token is not None]):
-            return False
-        self._steps_of_bytes.append(len(data))
-        return True
-
-    def undo_bytes(self) -> None:
-        """Undo what the last ``accept_bytes`` did that is not undone."""
-        self.rollback(self._steps_of_bytes.pop())
-
-    def _accept_prefix(self, tokens: Sequence[int]) -> int:
-        """Accept the tokens before the first that is not allowed, and return their
-        number."""
-        for i, token in enumerate(tokens):
-            if self._num_stopped:
-                self._num_stopped += len(tokens) - i
-                return len(tokens)
-            known = token_id(token, self._vocabulary.size)
-            if known is None:
-                return i
-            if known in self._stop_token_ids:
-                if not self._matcher.is_completed():
-                    return i
-                self._num_stopped = 1
-            elif self._vocabulary.token_bytes[known] and self._matcher.accept_token(known):
-                self._text.append(known)
-            else:
-                return i
-        return len(tokens)
 
 
 class XgrammarBackend(StructuredOutputBackend):
@@ -171,6 +76,7 @@ class XgrammarBackend(StructuredOutputBackend):
         max_whitespace: as in :class:`structout.StructuredOutputsConfig`. "indent"
             allows any characters, as many as a line feed and its indentation have.
         cache_bytes: size limit of xgrammar's own cache of compiled grammars.
+        slow_seconds: see ``StructuredOutputsConfig.slow_token_seconds``.
     """
 
     def __init__(
@@ -181,9 +87,11 @@ class XgrammarBackend(StructuredOutputBackend):
         any_whitespace: bool = True,
         max_whitespace: int | str | None = None,
         cache_bytes: int = 256 << 20,
+        slow_seconds: float = DEFAULT_SLOW_SECONDS,
     ):
         super().__init__(vocabulary)
         self._canonical_tokenizer = canonical_tokenizer
+        self._slow_seconds = slow_seconds
         if max_whitespace == "indent":
             max_whitespace = 1 + MAX_INDENTATION
         self._whitespace = {
@@ -208,22 +116,23 @@ class XgrammarBackend(StructuredOutputBackend):
             any_whitespace=config.any_whitespace,
             max_whitespace=config.max_whitespace,
             cache_bytes=config.cache_bytes // _CACHE_SHARE,
+            slow_seconds=config.slow_token_seconds,
         )
 
     def compile_grammar(
         self, request_type: StructuredOutputOptions, grammar_spec: str, stop_token_ids: Sequence[int] | None = None
-    ) -> XgrammarGrammar:
+    ) -> ExternalGrammar:
         if has_nul(Constraint(request_type, grammar_spec).value, grammar_spec):  # xgrammar takes C strings
             raise GrammarError("xgrammar takes no NUL character in a schema", kind=GrammarErrorKind.UNSUPPORTED)
         stops = self.vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
         try:
-            compiled = self._compiled(request_type, grammar_spec)
-            grammar = XgrammarGrammar(compiled, self.vocabulary, stops, self._canonical_tokenizer)
+            text = XgrammarText(self._compiled(request_type, grammar_spec), self.vocabulary)
         except (RuntimeError, ValueError, TypeError) as error:
             if "bad_alloc" in str(error):  # out of memory, which says nothing about the constraint
                 raise MemoryError("xgrammar could not allocate the memory it needs") from error
             reason = str(error).strip().split("\n")[0]
             raise GrammarError(f"xgrammar refuses it: {reason}", kind=GrammarErrorKind.UNSUPPORTED) from error
+        grammar = ExternalGrammar(text, self.vocabulary, stops, self._canonical_tokenizer, self._slow_seconds)
         self._refuse_empty_language(grammar, request_type)
         return grammar
 

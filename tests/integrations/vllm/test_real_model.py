@@ -210,7 +210,7 @@ def test_texts_of_requests_that_are_alone_are_the_same(running, expected):
 def test_texts_with_masks_of_xgrammar_are_the_same(running, expected, monkeypatch):
     monkeypatch.setattr(running.manager.vllm_config.structured_outputs_config, "backend", "xgrammar")
     outputs = dict(zip(CASES, generate(running), strict=True))
-    assert running.manager.structout.stats().backends["xgrammar"].rows > 50
+    assert running.manager.structout.stats().backends["xgrammar"] > 0
     for name, output in outputs.items():
         if "json" in CASES[name].constraint:  # xgrammar lets JSON have more whitespace
             ((text,),) = texts([output])
