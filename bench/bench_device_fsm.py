@@ -109,7 +109,7 @@ def advance_on_host(batch: Batch) -> harness.Call:
 
     def call() -> None:
         step = core().Step(positions, [])
-        step.draw(tokens)
+        step.feed(tokens)
         step.accept()
         for grammar in batch.grammars:
             grammar.rollback(1)

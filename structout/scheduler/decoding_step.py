@@ -99,7 +99,7 @@ class DecodingSteps:
         """Advance each request by all of its tokens, or by none. False for unknown ids.
         ``positions``: as in :class:`StepInput`."""
         step = core().Step(self._requests.positions, [], None, None, None, positions)
-        step.draw(tokens if isinstance(tokens, dict) else dict(tokens))
+        step.feed(tokens if isinstance(tokens, dict) else dict(tokens))
         accepted: dict[str, bool]
         accepted, exhausted = step.accept()
         for name in exhausted:
@@ -123,7 +123,7 @@ class DecodingSteps:
         started = time.perf_counter()
         tokens = given.tokens or {}
         step = self._native_step(given)
-        step.draw(tokens)
+        step.feed(tokens)
         buffer = self._buffers.next(step.max_rows)
         self.work = step.run(STEP_WORK, buffer.native, given.tokens is not None, self._pool)
         row_indptr = step.row_indptr

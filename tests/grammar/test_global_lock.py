@@ -12,7 +12,7 @@ import pytest
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
 from support import tokenizers_on_the_spot
-from support.large_schemas import DEAR
+from support.large_schemas import EXPENSIVE
 
 V = 512
 TOKENIZER = tokenizers_on_the_spot.byte_level()
@@ -76,7 +76,7 @@ def test_lock_is_counted_where_it_is_given_away(switches):
 @pytest.mark.parametrize("call", ["accept_tokens", "accept_batch", "validate_tokens", "drafts", "forced"])
 def test_calls_that_take_long_give_the_lock_away(switches, call):
     with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(any_whitespace=False)) as manager:
-        manager.add_request("r", StructuredOutputsParams(json=DEAR, key_order="any", backend="fsm:no-fallback"))
+        manager.add_request("r", StructuredOutputsParams(json=EXPENSIVE, key_order="any", backend="fsm:no-fallback"))
         manager.wait_ready("r", 60)
         tokens = TOKENIZER('{"a": {"k', add_special_tokens=False)["input_ids"]
         before = switches[0]

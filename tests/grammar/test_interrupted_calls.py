@@ -18,7 +18,7 @@ from structout.grammar.native.backend import FsmBackend
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
 from support import tokenizers_on_the_spot
-from support.large_schemas import DEAR
+from support.large_schemas import EXPENSIVE
 
 V = 525
 TOKENIZER = tokenizers_on_the_spot.byte_level()
@@ -94,7 +94,9 @@ def test_operation_of_automata_that_is_interrupted_changes_neither(interrupted):
 def manager():
     with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(any_whitespace=False)) as manager:
         for name in ("interrupted", "other"):
-            manager.add_request(name, StructuredOutputsParams(json=DEAR, key_order="any", backend="fsm:no-fallback"))
+            manager.add_request(
+                name, StructuredOutputsParams(json=EXPENSIVE, key_order="any", backend="fsm:no-fallback")
+            )
             manager.wait_ready(name, 60)
         yield manager
 

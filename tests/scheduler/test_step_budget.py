@@ -39,7 +39,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_step_works_no_longer_on_a_request_than_its_share(name):
-    schema, text, is_dear = HOSTILE[name]
+    schema, text, is_expensive = HOSTILE[name]
     tokens = TOKENIZER(text, add_special_tokens=False)["input_ids"]
     stride = max(1, len(tokens) // 100)  # long texts have a mask every so many tokens
     config = StructuredOutputsConfig(key_order="any")
@@ -59,4 +59,4 @@ def test_step_works_no_longer_on_a_request_than_its_share(name):
             before = index.work
             assert manager.accept_tokens("hostile", tokens[first : first + stride])
             assert index.work - before <= SHARE
-        assert hostile.work_left < work_left or not is_dear
+        assert hostile.work_left < work_left or not is_expensive

@@ -1,4 +1,4 @@
-"""Families of large schemas that are dear for engines of JSON Schema.
+"""Families of large schemas that are expensive for engines of JSON Schema.
 
 Schemas of one family with different marks have no name in common, so that no engine
 finds a part of one in a cache.
@@ -221,7 +221,7 @@ def tool_calls(count: int) -> Schema:
     return {"type": "array", "items": {"anyOf": [call(i) for i in range(count)]}}
 
 
-DEAR = {  # the first key of the inner object asks for those of all values
+EXPENSIVE = {  # the first key of the inner object asks for those of all values
     "type": "object",
     "properties": {"a": objects_with_keys_of_their_own(20_000)},
     "required": ["a"],

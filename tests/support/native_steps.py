@@ -24,6 +24,6 @@ def run(step, vocab_size):
 def accept(grammars, tokens):
     """Whether each grammar has accepted its tokens, in one native call."""
     step = core().Step({i: grammar.matcher for i, grammar in enumerate(grammars)}, [])
-    step.draw(dict(enumerate(tokens)))
+    step.feed(dict(enumerate(tokens)))
     accepted, _ = step.accept()
     return [accepted[i] for i in range(len(grammars))]

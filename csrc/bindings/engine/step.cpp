@@ -110,7 +110,7 @@ class PythonStep {
 
   // Adds the tokens that requests have drawn, by request id. The step accepts them when it
   // runs, for each request all or none. Looks ids up as the constructor does.
-  void draw(const py::dict& tokens_by_id) {
+  void feed(const py::dict& tokens_by_id) {
     for (auto entry : tokens_by_id) {
       // Held, because reading the tokens may run Python code.
       auto id = py::reinterpret_borrow<py::object>(entry.first),
@@ -302,7 +302,7 @@ void define_step(py::module_& module) {
       .def(py::init<py::dict, py::list, py::object, py::object, py::object, py::object>(), py::arg("positions"),
            py::arg("ids"), py::arg("drafts") = py::none(), py::arg("bounds") = py::none(),
            py::arg("trees") = py::none(), py::arg("expected") = py::none())
-      .def("draw", &PythonStep::draw)
+      .def("feed", &PythonStep::feed)
       .def("accept", &PythonStep::accept)
       .def("run", &PythonStep::run, py::arg("work"), py::arg("masks"), py::arg("apart") = false,
            py::arg("pool") = py::none())
