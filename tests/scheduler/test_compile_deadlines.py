@@ -1,9 +1,6 @@
 """CompilePool's deadlines: compilations that take too long, and clocks that jump."""
 
 import logging
-import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -150,55 +147,3 @@ def test_too_many_overdue_compilations_refuse_new_ones(make, gates):
     gates.open("slow 2", "new")
     wait_until(lambda: pool.stats().overdue == 3)
     assert compile_with(pool, "new").text == "new"
-
-
-PREAMBLE = f"""
-import json, random, sys, time
-from structout.scheduler.compile_pool import CompilePool
-from structout.scheduler.process_lock import ProcessLock
-from structout.constraints.config import StructuredOutputsConfig
-from structout.errors import GrammarTimeoutError
-from structout.grammar.vocabulary import Vocabulary
-from structout.grammar.optional.xgrammar import XgrammarBackend
-from structout.constraints.params import StructuredOutputOptions
-
-backend = XgrammarBackend(Vocabulary((*[bytes([i]) for i in range(256)], b""), (256,)))
-SLOW = json.dumps({{"enum": ["".join(random.Random(i).choices("abcdefghij", k=12)) for i in range(30_000)]}})
-
-class CompiledSchema:
-    def __init__(self, spec):
-        self.memory_bytes = backend.compile_grammar(StructuredOutputOptions.JSON, spec).memory_bytes
-
-def compile_with(pool, spec):
-    future = pool.submit(spec)
-    return future.exception({LONG}) or future.result()
-"""
-
-
-def run_in_a_process(script):
-    """Run the script in a process of its own. Returns its lines, its exit code, and the
-    CPU seconds that it used in all."""
-    with subprocess.Popen([sys.executable, "-c", PREAMBLE + script], stdout=subprocess.PIPE, text=True) as process:
-        lines = [line.strip() for line in process.stdout]
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        return lines, process.returncode, usage.ru_utime + usage.ru_stime
-
-
-def test_native_compilation_past_its_deadline_blocks_neither_worker_nor_exit():
-    """The compilation alone takes some twenty CPU seconds."""
-    lines, code, cpu_seconds = run_in_a_process("""
-config = StructuredOutputsConfig(compile_workers=1, compile_timeout=2.0)
-pool = CompilePool(CompiledSchema, config, ProcessLock("CompilePool"))
-start = time.monotonic()
-assert isinstance(compile_with(pool, SLOW), GrammarTimeoutError)
-print(time.monotonic() - start)
-assert compile_with(pool, '{"type": "integer"}').memory_bytes > 0
-print(pool.stats().overdue)
-print(time.process_time(), flush=True)
-sys.exit(7)
-""")
-    assert float(lines[0]) >= 2
-    assert int(lines[1]) == 1  # the worker was free while SLOW still compiled
-    assert code == 7
-    assert cpu_seconds - float(lines[2]) < 5  # the process did not wait for SLOW when it ended

@@ -106,8 +106,9 @@ def test_constraint_above_a_limit_fails_without_compiling(manager, monkeypatch):
 
 
 def test_native_compilation_past_its_deadline_frees_the_worker():
-    """xgrammar takes seconds for this schema. The only worker must be free for the next
-    request meanwhile."""
+    """xgrammar takes seconds for this schema, without Python's global lock. Meanwhile
+    the only worker is free for the next request, whose steps go on, and ``close`` does
+    not wait."""
     config = StructuredOutputsConfig(compile_workers=1, compile_timeout=0.5)
     part = {"type": "object", "properties": {f"k{i}": {"type": "string", "minLength": 1} for i in range(900)}}
     slow = {"type": "object", "properties": {f"part{i}": part for i in range(4)}}
@@ -119,6 +120,8 @@ def test_native_compilation_past_its_deadline_frees_the_worker():
         with pytest.raises(structout.GrammarTimeoutError):
             manager.wait_ready("slow", timeout=30)
         assert manager.status("slow") is GrammarStatus.FAILED
+        assert manager.grammar_bitmask(["next"]).bitmask.any()
+    assert manager.stats().compilation.overdue == 1
 
 
 def test_row_that_cannot_be_filled_is_closed_and_511_others_are_right(manager, monkeypatch):

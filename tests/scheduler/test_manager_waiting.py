@@ -96,24 +96,6 @@ def test_slow_compilations_delay_no_other_request_while_a_worker_is_free(manager
     assert manager.grammar_bitmask(["slow 0"]).errors == {"slow 0": "scheduled before its grammar was ready"}
 
 
-def test_grammar_bitmask_runs_while_xgrammar_compiles():
-    """A native compilation of seconds releases the GIL: it is still running after some
-    tenths of a second of steps, and ``close`` does not wait for it."""
-    part = {"type": "object", "properties": {f"k{i}": {"type": "string", "minLength": 1} for i in range(900)}}
-    slow = {"type": "object", "properties": {f"part{i}": part for i in range(4)}}
-    config = StructuredOutputsConfig(compile_timeout=60)
-    with StructuredOutputManager(tokenizers_on_the_spot.byte_level(), V, config) as manager:
-        add(manager, "quick", regex="a")
-        manager.add_request("slow", StructuredOutputsParams(json=slow, backend="xgrammar:no-fallback"))
-        while manager.stats().compilation.compiling == 0:
-            time.sleep(0.001)
-        end = time.monotonic() + 0.3  # what comes before the native part is over by then
-        while time.monotonic() < end:
-            assert manager.grammar_bitmask(["quick"]).bitmask.any()
-        assert manager.status("slow") is GrammarStatus.WAITING
-    assert manager.stats().compilation.compiling == 1
-
-
 def test_finish_request_wakes_its_waiters(manager, gate):
     workers = manager.config.compile_workers
     for i in range(workers):
