@@ -34,8 +34,8 @@ class StepInput:
         trees: the shapes of drafts that are trees.
         tokens: accepted before the masks are filled. Such a step is on a thread of its
             own, so it gives Python's global lock away from the start.
-        positions: if not None, the requests that are meant: those that have another
-            position than here were finished, and their ids given to others.
+        matchers: if not None, the requests that are meant: those that have another
+            matcher than here were finished, and their ids given to others.
     """
 
     request_ids: tuple[str, ...]
@@ -43,7 +43,7 @@ class StepInput:
     bounds: dict[str, tuple[int, int]]
     trees: dict[str, tuple[Sequence[int], Sequence[int]]]
     tokens: dict[str, Sequence[int]] | None = None
-    positions: dict[str, Any] | None = None
+    matchers: dict[str, Any] | None = None
 
     @classmethod
     def checked(
@@ -95,10 +95,10 @@ class DecodingSteps:
 
     # -- tokens ------------------------------------------------------------------------
 
-    def accept(self, tokens: Mapping[str, Sequence[int]], positions: dict[str, Any] | None = None) -> dict[str, bool]:
+    def accept(self, tokens: Mapping[str, Sequence[int]], matchers: dict[str, Any] | None = None) -> dict[str, bool]:
         """Advance each request by all of its tokens, or by none. False for unknown ids.
-        ``positions``: as in :class:`StepInput`."""
-        step = core().Step(self._requests.positions, [], None, None, None, positions)
+        ``matchers``: as in :class:`StepInput`."""
+        step = core().Step(self._requests.matchers, [], None, None, None, matchers)
         step.feed(tokens if isinstance(tokens, dict) else dict(tokens))
         accepted: dict[str, bool]
         accepted, exhausted = step.accept()
@@ -150,8 +150,8 @@ class DecodingSteps:
         )
 
     def _native_step(self, given: StepInput) -> Any:
-        options = (given.drafts or None, given.bounds or None, given.trees or None, given.positions)
-        return core().Step(self._requests.positions, [*given.request_ids], *options)
+        options = (given.drafts or None, given.bounds or None, given.trees or None, given.matchers)
+        return core().Step(self._requests.matchers, [*given.request_ids], *options)
 
     def _errors(self, step: Any, request_ids: Sequence[str]) -> dict[str, str]:
         """The reason for each request that gets no masks in this step, so far as it
@@ -200,10 +200,10 @@ class DecodingSteps:
         """Make the requests FAILED that have refused the tokens of a step, but not one
         that has the id of a finished request. Return why, by id."""
         reasons = {}
-        now, then = self._requests.positions, given.positions or {}
+        now, then = self._requests.matchers, given.matchers or {}
         for name in [name for name, is_accepted in accepted.items() if not is_accepted]:
-            request, position = self._requests.by_id.get(name), now.get(name)
-            if request is not None and position is not None and position is then.get(name):
+            request, matcher = self._requests.by_id.get(name), now.get(name)
+            if request is not None and matcher is not None and matcher is then.get(name):
                 message = f"the grammar does not allow the tokens {(given.tokens or {})[name]}"
                 if self._fail_at_limit(name) is None:
                     self._requests.set_failed(request, GrammarError(message, kind=GrammarErrorKind.REPLAY))

@@ -397,7 +397,7 @@ class StructuredOutputManager:
             dict(draft_trees or {}),
             strict,
         )
-        given = replace(given, tokens=_copied(tokens), positions=self._requests.positions.copy())
+        given = replace(given, tokens=_copied(tokens), matchers=self._requests.matchers.copy())
         try:
             self._pending_step = self._step_thread.submit(self._run_step, given)
         except RuntimeError as error:

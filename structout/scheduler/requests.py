@@ -133,14 +133,14 @@ class RequestTable:
 
     Attributes:
         by_id: the requests by id. Only this class changes it.
-        positions: by request id, what a native step follows; None unless the request
-            has a grammar. A request never has the position of an earlier one.
+        matchers: by request id, what a native step follows; None unless the request
+            has a grammar. A request never has the matcher of an earlier one.
     """
 
     def __init__(self, lock: ProcessLock) -> None:
         self._lock = lock  # guards the fields below
         self.by_id: dict[str, Request] = {}
-        self.positions: dict[str, Any] = {}
+        self.matchers: dict[str, Any] = {}
         self._changes: dict[str, None] = {}  # an ordered set of ids in by_id
         self._free_slots: list[int] = []  # a heap
         self._num_slots = 0
@@ -169,7 +169,7 @@ class RequestTable:
             if request_id in self.by_id:
                 raise DuplicateRequestError(f"request {request_id!r} is already with the manager", request_id)
             request = self.by_id[request_id] = Request(request_id, self._take_slot(), on_settled)
-            self.positions[request_id] = None
+            self.matchers[request_id] = None
         return request
 
     def set_ready(self, request: Request, grammar: StructuredOutputGrammar) -> bool:
@@ -178,7 +178,7 @@ class RequestTable:
             if request.is_removed:
                 return False
             request.grammar = grammar
-            self.positions[request.request_id] = grammar.matcher
+            self.matchers[request.request_id] = grammar.matcher
             self._settle(request, GrammarStatus.READY)
         return True
 
@@ -194,7 +194,7 @@ class RequestTable:
             request.error = error.copy()
             request.error.request_id = request.request_id
             request.grammar = None
-            self.positions[request.request_id] = None
+            self.matchers[request.request_id] = None
             self._settle(request, GrammarStatus.FAILED)
         return True
 
@@ -234,7 +234,7 @@ class RequestTable:
             request = self.by_id.pop(request_id, None)
             if request is not None:
                 request.is_removed = True
-                del self.positions[request_id]
+                del self.matchers[request_id]
                 self._changes.pop(request_id, None)
                 heapq.heappush(self._free_slots, request.slot)
                 self._lock.notify_all()

@@ -9,9 +9,9 @@ MAX_WORK = 1 << 62
 
 def step_of(grammars, drafts=None):
     """The native step of grammars, with the drafts of each or None."""
-    positions = {i: grammar.matcher for i, grammar in enumerate(grammars)}
+    matchers = {i: grammar.matcher for i, grammar in enumerate(grammars)}
     given = {i: tokens for i, tokens in enumerate(drafts or []) if tokens is not None}
-    return core().Step(positions, [*positions], given)
+    return core().Step(matchers, [*matchers], given)
 
 
 def run(step, vocab_size):

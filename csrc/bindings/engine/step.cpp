@@ -83,28 +83,28 @@ std::vector<std::pair<size_t, size_t>> nodes_below(const std::vector<int64_t>& n
 // A step, and the Python objects that it must keep alive.
 class PythonStep {
  public:
-  // `positions` maps a request id to a matcher, or to None if its rows stay empty. A
+  // `matchers` maps a request id to a matcher, or to None if its rows stay empty. A
   // request without an entry is unknown and gets no rows.
   // `expected`, unless None, has the entries of an earlier time: a request whose
-  // position has changed since is unknown too. `drafts`, `bounds` and `trees` are dicts
+  // matcher has changed since is unknown too. `drafts`, `bounds` and `trees` are dicts
   // by request id, or None.
-  PythonStep(py::dict positions, const py::list& ids, py::object drafts, py::object bounds, py::object trees,
+  PythonStep(py::dict matchers, const py::list& ids, py::object drafts, py::object bounds, py::object trees,
              py::object expected)
-      : positions_(std::move(positions)), expected_(std::move(expected)) {
+      : matchers_(std::move(matchers)), expected_(std::move(expected)) {
     step_.requests.resize(ids.size());
     for (size_t i = 0; i < ids.size(); ++i) {
       PyObject* id = PyList_GET_ITEM(ids.ptr(), Py_ssize_t(i));
       StepRequest& request = step_.requests[i];
       read_drafts(request, value_of(drafts, id), value_of(bounds, id), value_of(trees, id));
-      py::object position = position_of(id);
-      if (!position) {
+      py::object matcher = matcher_object_of(id);
+      if (!matcher) {
         request.max_rows = 0;
-      } else if (position.is_none()) {
+      } else if (matcher.is_none()) {
         blocked_.push_back(i);
       } else {
-        request.matcher = &matcher_of(position.ptr());
+        request.matcher = &matcher_of(matcher.ptr());
       }
-      positions_used_.push_back(std::move(position));
+      matchers_used_.push_back(std::move(matcher));
     }
   }
 
@@ -115,15 +115,15 @@ class PythonStep {
       // Held, because reading the tokens may run Python code.
       auto id = py::reinterpret_borrow<py::object>(entry.first),
            tokens = py::reinterpret_borrow<py::object>(entry.second);
-      py::object position = position_of(id.ptr());
+      py::object matcher = matcher_object_of(id.ptr());
       StepTokens of{nullptr, step_.tokens.size(), 0};
-      if (position && !position.is_none() && append_tokens(tokens, step_.tokens)) {
-        of.matcher = &matcher_of(position.ptr());
+      if (matcher && !matcher.is_none() && append_tokens(tokens, step_.tokens)) {
+        of.matcher = &matcher_of(matcher.ptr());
       }
       of.num_tokens = step_.tokens.size() - of.first_token;
       step_.drawn.push_back(of);
       drawn_ids_.append(id);
-      positions_used_.push_back(std::move(position));
+      matchers_used_.push_back(std::move(matcher));
     }
   }
 
@@ -185,12 +185,12 @@ class PythonStep {
 
   // Null for a request that is unknown, or another one than expected. None for one whose
   // rows stay empty, also if it is not ready any more, or was not yet.
-  py::object position_of(PyObject* id) const {
-    py::object position = value_of(positions_, id);
-    if (!position || expected_.is_none()) return position;
+  py::object matcher_object_of(PyObject* id) const {
+    py::object matcher = value_of(matchers_, id);
+    if (!matcher || expected_.is_none()) return matcher;
     py::object expected = value_of(expected_, id);
-    if (expected && expected.is(position)) return position;
-    return position.is_none() || (expected && expected.is_none()) ? py::object(py::none()) : py::object();
+    if (expected && expected.is(matcher)) return matcher;
+    return matcher.is_none() || (expected && expected.is_none()) ? py::object(py::none()) : py::object();
   }
 
   void read_drafts(StepRequest& request, const py::object& drafts, const py::object& bounds, const py::object& tree) {
@@ -259,9 +259,9 @@ class PythonStep {
   }
 
   Step step_;
-  py::dict positions_;
+  py::dict matchers_;
   py::object expected_;
-  std::vector<py::object> positions_used_;
+  std::vector<py::object> matchers_used_;
   std::vector<size_t> blocked_;
   py::list drawn_ids_;
 };
@@ -299,7 +299,7 @@ void define_step(py::module_& module) {
       .def("forget", &MaskBuffer::forget, py::arg("first"), py::arg("end"))
       .def("clear", &MaskBuffer::clear, py::arg("first"), py::arg("end"));
   py::class_<PythonStep>(module, "Step")
-      .def(py::init<py::dict, py::list, py::object, py::object, py::object, py::object>(), py::arg("positions"),
+      .def(py::init<py::dict, py::list, py::object, py::object, py::object, py::object>(), py::arg("matchers"),
            py::arg("ids"), py::arg("drafts") = py::none(), py::arg("bounds") = py::none(),
            py::arg("trees") = py::none(), py::arg("expected") = py::none())
       .def("feed", &PythonStep::feed)
