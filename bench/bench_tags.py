@@ -19,7 +19,7 @@ from structout import StructuredOutputsParams, allocate_token_bitmask
 from structout.constraints.tools.call_formats import TOOL_FORMATS
 from structout.constraints.tools.definitions import Tool
 from structout.grammar.native.backend import FsmBackend
-from structout.grammar.native.json_schema import JsonSchemaGrammar, SchemaIndex
+from structout.grammar.native.json_schema import CompiledSchema, JsonSchemaGrammar
 from structout.grammar.vocabulary import Vocabulary
 
 NUM_TOOLS = (1, 10, 50, 200)
@@ -63,7 +63,7 @@ def measure_tools(backend: FsmBackend, vocabulary: Vocabulary, tool_format: str,
         tag = TOOL_FORMATS[tool_format].structural_tag(given, "auto")
         constraint = StructuredOutputsParams(structural_tag=tag).constraint()
         texts = [StructuredOutputsParams(json=tool.parameters).constraint().spec for tool in given]
-        schemas = cpu_seconds(lambda texts=texts: [SchemaIndex(text, vocabulary) for text in texts])
+        schemas = cpu_seconds(lambda texts=texts: [CompiledSchema(text, vocabulary) for text in texts])
         compiled.clear()
         ready = cpu_seconds(lambda c=constraint, to=compiled: to.append(backend.compile(c).grammar))
         ready += cpu_seconds(lambda g=compiled[0]: g.fill_bitmask(mask, 0))
@@ -85,7 +85,7 @@ def _masks_of_calls(vocabulary: Vocabulary, tool_format: str, given: list[Tool],
     for tool in given:
         arguments = {name: "two words" if name.endswith("_query") else 12 for name in tool.parameters["properties"]}
         text = json.dumps(arguments)
-        alone = SchemaIndex(json.dumps(tool.parameters), vocabulary)
+        alone = CompiledSchema(json.dumps(tool.parameters), vocabulary)
         _follow(JsonSchemaGrammar(alone, vocabulary.size, vocabulary.stop_token_ids, None), text, vocabulary)
         num_alone += alone.num_masks
         written = (

@@ -27,8 +27,9 @@ struct Position {
   }
 };
 
-// An Earley item: a rule that began at `origin` has advanced to a node of its automaton.
-// `before` and `inside` are back pointers, from which captures_of() recovers the parse.
+// An Earley item: a rule that began at `origin` has advanced to a node of its
+// automaton. `before` and `inside` are back pointers, from which captures_of() recovers
+// the parse.
 struct Entry {
   uint32_t rule, node;
   Position origin;     // the begin of the rule
@@ -121,8 +122,8 @@ class CaptureParser::Parse {
   }
 
   // Begins the rules that entries call (Earley's predictor), and returns from the rules
-  // that may end (the completer). `empty` remembers rules that ended where they began, so
-  // that callers which come later also return from them.
+  // that may end (the completer). `empty` remembers rules that ended where they began,
+  // so that callers which come later also return from them.
   void close(const Position& position, Chart& chart) {
     for (size_t i = 0; i < chart.entries.size(); ++i) {
       uint32_t number = chart.entries[i];
@@ -150,8 +151,8 @@ class CaptureParser::Parse {
 
   bool is_embedded(uint32_t rule) const { return rule >= parser_.rules_.size(); }
 
-  // Earley's scanner: advances entries over the token, the embedded text, the lexeme or the
-  // byte here.
+  // Earley's scanner: advances entries over the token, the embedded text, the lexeme or
+  // the byte here.
   void scan(const Position& position, const Chart& chart) {
     const TokenAt& token = token_at_[position.byte];
     if (position.num_tokens < token.without_bytes.size()) {
@@ -165,8 +166,8 @@ class CaptureParser::Parse {
     scan_symbol(chart, uint8_t(bytes_[position.byte]), position.byte, {position.byte + 1, 0, false});
   }
 
-  // Advances all entries that read the symbol. It spans from byte `begin` to the position
-  // `end`.
+  // Advances all entries that read the symbol. It spans from byte `begin` to the
+  // position `end`.
   void scan_symbol(const Chart& chart, uint32_t symbol, size_t begin, const Position& end) {
     for (uint32_t number : std::vector(chart.entries)) {
       const Entry entry = entries_[number];
@@ -208,30 +209,28 @@ class CaptureParser::Parse {
 
   std::vector<size_t> ends_of_embedded(uint32_t language, size_t begin) {
     struct Held {
-      explicit Held(std::shared_ptr<engine::EmbeddedStates> states) : states(std::move(states)) {
-        this->states->hold();
-      }
-      ~Held() { states->release(); }
-      std::shared_ptr<engine::EmbeddedStates> states;
-    } held(parser_.network_.embedded()[language]->embedded_states());
+      explicit Held(std::shared_ptr<engine::EmbeddedCache> cache) : cache(std::move(cache)) { this->cache->hold(); }
+      ~Held() { cache->release(); }
+      std::shared_ptr<engine::EmbeddedCache> cache;
+    } held(parser_.network_.embedded()[language]->embedded_cache());
     const uint8_t* bytes = reinterpret_cast<const uint8_t*>(bytes_.data());
     const uint8_t *at = bytes + begin, *end = bytes + end_of_bytes(begin);
     std::vector<size_t> ends;
-    engine::PositionPtr position = held.states->start();
+    engine::PositionPtr position = held.cache->start();
     while (at < end) {
       budget_.spend(1);
-      position = held.states->after(*position, at, end);
+      position = held.cache->after(*position, at, end);
       if (position == nullptr) break;
-      if (!held.states->may_end(*position)) continue;
+      if (!held.cache->may_end(*position)) continue;
       ends.push_back(size_t(at - bytes));
-      if (!held.states->may_go_on(*position)) break;
+      if (!held.cache->may_go_on(*position)) break;
     }
     return ends;
   }
 
   // Reads the longest lexeme at the position. The lexer follows the terminals that the
-  // entries allow there, and the ignored ones if they may stand there, just as the Reader's
-  // lexer does.
+  // entries allow there, and the ignored ones if they may stand there, just as the
+  // Reader's lexer does.
   void scan_lexeme(const Position& position, const Chart& chart) {
     std::vector<uint32_t> allowed;
     for (uint32_t number : chart.entries) {
@@ -286,8 +285,8 @@ class CaptureParser::Parse {
     after.may_ignore = after.may_ignore || !parser_.network_.ignores_once();
   }
 
-  // Follows the back pointers from the last entry of the text. Returns the rules to report
-  // that ended on the way, in the order of their ends.
+  // Follows the back pointers from the last entry of the text. Returns the rules to
+  // report that ended on the way, in the order of their ends.
   std::vector<Capture> captures_of(uint32_t last) const {
     std::vector<Capture> captures;
     std::vector<uint32_t> pending = {last};

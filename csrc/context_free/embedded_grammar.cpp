@@ -21,25 +21,26 @@ const Place& place_of(const EmbeddedPosition& position) { return static_cast<con
 
 }  // namespace
 
-EmbeddedGrammarStates::EmbeddedGrammarStates(std::shared_ptr<GrammarIndex> index, std::shared_ptr<GrammarStates> states,
-                                             std::shared_ptr<std::atomic<size_t>> exit_bytes)
-    : index_(std::move(index)),
-      states_(std::move(states)),
+EmbeddedGrammarCache::EmbeddedGrammarCache(std::shared_ptr<CompiledGrammar> grammar,
+                                           std::shared_ptr<GrammarCache> cache,
+                                           std::shared_ptr<std::atomic<size_t>> exit_bytes)
+    : grammar_(std::move(grammar)),
+      cache_(std::move(cache)),
       number_(engine::unique_number()),
       exit_bytes_(std::move(exit_bytes)) {}
 
-void EmbeddedGrammarStates::hold() {
-  auto lock = std::make_unique<GrammarStates::Lock>(*states_);
+void EmbeddedGrammarCache::hold() {
+  auto lock = std::make_unique<GrammarCache::Lock>(*cache_);
   lock_ = std::move(lock);  // no other thread is here now
 }
 
-void EmbeddedGrammarStates::release() noexcept { std::unique_ptr<GrammarStates::Lock> lock = std::move(lock_); }
+void EmbeddedGrammarCache::release() noexcept { std::unique_ptr<GrammarCache::Lock> lock = std::move(lock_); }
 
-engine::PositionPtr EmbeddedGrammarStates::start() {
-  return std::make_shared<GrammarPosition>(states_->reader_.start(states_->budget()));
+engine::PositionPtr EmbeddedGrammarCache::start() {
+  return std::make_shared<GrammarPosition>(cache_->reader_.start(cache_->budget()));
 }
 
-engine::ByteSet EmbeddedGrammarStates::first_bytes() {
+engine::ByteSet EmbeddedGrammarCache::first_bytes() {
   engine::ByteSet bytes;
   engine::PositionPtr begin = start();
   for (size_t byte = 0; byte < 256; ++byte) {
@@ -51,25 +52,25 @@ engine::ByteSet EmbeddedGrammarStates::first_bytes() {
   return bytes;
 }
 
-engine::PositionPtr EmbeddedGrammarStates::after(const EmbeddedPosition& position, const uint8_t*& at,
-                                                 const uint8_t* end) {
-  states_->check_room();
+engine::PositionPtr EmbeddedGrammarCache::after(const EmbeddedPosition& position, const uint8_t*& at,
+                                                const uint8_t* end) {
+  cache_->check_room();
   Place place = place_of(position);
   while (at < end) {
-    place = states_->reader_.after(place, *at, states_->budget());
+    place = cache_->reader_.after(place, *at, cache_->budget());
     if (place.is_dead()) return nullptr;
     ++at;
-    if (states_->reader_.may_end(place, states_->budget())) break;
+    if (cache_->reader_.may_end(place, cache_->budget())) break;
   }
-  place = states_->with_finishable_runs(place);
+  place = cache_->with_finishable_runs(place);
   return place.is_dead() ? nullptr : std::make_shared<GrammarPosition>(std::move(place));
 }
 
-bool EmbeddedGrammarStates::may_end(const EmbeddedPosition& position) {
-  return states_->reader_.may_end(place_of(position), states_->budget());
+bool EmbeddedGrammarCache::may_end(const EmbeddedPosition& position) {
+  return cache_->reader_.may_end(place_of(position), cache_->budget());
 }
 
-bool EmbeddedGrammarStates::may_go_on(const EmbeddedPosition& position) {
+bool EmbeddedGrammarCache::may_go_on(const EmbeddedPosition& position) {
   const Place& place = place_of(position);
   if (place.others != nullptr) return can_go_on(place);
   uint32_t known = goes_on_.find(place.node, place.lexer_state);
@@ -79,41 +80,41 @@ bool EmbeddedGrammarStates::may_go_on(const EmbeddedPosition& position) {
   return goes_on;
 }
 
-bool EmbeddedGrammarStates::can_go_on(const Place& place) {
-  const std::vector<uint8_t>& bytes = states_->reader_.bytes_with_tokens();
+bool EmbeddedGrammarCache::can_go_on(const Place& place) {
+  const std::vector<uint8_t>& bytes = cache_->reader_.bytes_with_tokens();
   return std::any_of(bytes.begin(), bytes.end(), [&](uint8_t byte) {
-    Place next = states_->reader_.with_ends(states_->reader_.after(place, byte, states_->budget()));
-    return !next.is_dead() && states_->has_end(next);
+    Place next = cache_->reader_.with_ends(cache_->reader_.after(place, byte, cache_->budget()));
+    return !next.is_dead() && cache_->has_end(next);
   });
 }
 
-bool EmbeddedGrammarStates::has_end(const EmbeddedPosition& position) {
-  Place place = states_->reader_.with_ends(place_of(position));
-  return !place.is_dead() && states_->has_end(place);
+bool EmbeddedGrammarCache::has_end(const EmbeddedPosition& position) {
+  Place place = cache_->reader_.with_ends(place_of(position));
+  return !place.is_dead() && cache_->has_end(place);
 }
 
-bool EmbeddedGrammarStates::are_equal(const EmbeddedPosition& given_a, const EmbeddedPosition& given_b) {
+bool EmbeddedGrammarCache::are_equal(const EmbeddedPosition& given_a, const EmbeddedPosition& given_b) {
   const Place &a = place_of(given_a), &b = place_of(given_b);
   if (!(static_cast<const LexerPlace&>(a) == b)) return false;
   if (a.others == nullptr || b.others == nullptr) return a.others == b.others;
   auto are_equal_runs = [this](const EmbeddedRun& run, const EmbeddedRun& other) {
-    return run.states == other.states && run.below == other.below &&
-           states_->embedded_.held(run.states).are_equal(*run.position, *other.position);
+    return run.cache == other.cache && run.below == other.below &&
+           cache_->embedded_.held(run.cache).are_equal(*run.position, *other.position);
   };
   return a.others->lexer_places == b.others->lexer_places &&
          std::equal(a.others->runs.begin(), a.others->runs.end(), b.others->runs.begin(), b.others->runs.end(),
                     are_equal_runs);
 }
 
-std::optional<uint32_t> EmbeddedGrammarStates::entry_number(const Place& place) {
+std::optional<uint32_t> EmbeddedGrammarCache::entry_number(const Place& place) {
   constexpr uint32_t kInside = 1u << 31;
-  if (place.others == nullptr) return states_->number_of(static_cast<const LexerPlace&>(place));
-  if (states_->embedded_masks_.find(place, states_->budget()).mask == nullptr) return std::nullopt;
-  return kInside + states_->embedded_masks_.number_of(place, states_->budget());
+  if (place.others == nullptr) return cache_->number_of(static_cast<const LexerPlace&>(place));
+  if (cache_->embedded_masks_.find(place, cache_->budget()).mask == nullptr) return std::nullopt;
+  return kInside + cache_->embedded_masks_.number_of(place, cache_->budget());
 }
 
-std::vector<uint32_t> EmbeddedGrammarStates::exits_of(const Place& place, const engine::ByteSet& followers) {
-  const engine::VocabularyTrie& vocabulary = *states_->parts_->vocabulary;
+std::vector<uint32_t> EmbeddedGrammarCache::exits_of(const Place& place, const engine::ByteSet& followers) {
+  const engine::VocabularyTrie& vocabulary = *cache_->parts_->vocabulary;
   std::vector<uint32_t> exits;
   engine::ByteGroups groups = 0;
   for (uint32_t byte = 0; byte < 256; ++byte) {
@@ -131,16 +132,16 @@ std::vector<uint32_t> EmbeddedGrammarStates::exits_of(const Place& place, const 
   places[0] = place;
   vocabulary.visit_below(engine::VocabularyTrie::kRoot, [&](uint32_t node, uint8_t byte, uint32_t depth) {
     if ((vocabulary.bytes_below().groups(node) & groups) == 0) return false;
-    states_->budget().spend(1);
-    Place& next = places[depth + 1] = states_->reader_.after(places[depth], byte, states_->budget());
+    cache_->budget().spend(1);
+    Place& next = places[depth + 1] = cache_->reader_.after(places[depth], byte, cache_->budget());
     if (next.is_dead()) return false;
-    if (is_followed(node) && states_->reader_.may_end(next, states_->budget())) exits.push_back(node);
+    if (is_followed(node) && cache_->reader_.may_end(next, cache_->budget())) exits.push_back(node);
     return true;
   });
   return exits;
 }
 
-EmbeddedView EmbeddedGrammarStates::view_of(uint32_t number, const Entry& entry) {
+EmbeddedView EmbeddedGrammarCache::view_of(uint32_t number, const Entry& entry) {
   EmbeddedView view;
   view.mask = entry.mask;
   view.entry = number;
@@ -149,7 +150,7 @@ EmbeddedView EmbeddedGrammarStates::view_of(uint32_t number, const Entry& entry)
   return view;
 }
 
-EmbeddedView EmbeddedGrammarStates::view(const EmbeddedPosition& position, const engine::ByteSet& followers) {
+EmbeddedView EmbeddedGrammarCache::view(const EmbeddedPosition& position, const engine::ByteSet& followers) {
   const Place& place = place_of(position);
   std::optional<uint32_t> number = entry_number(place);
   std::unordered_map<uint32_t, Entry>& entries = entries_[followers];
@@ -161,12 +162,12 @@ EmbeddedView EmbeddedGrammarStates::view(const EmbeddedPosition& position, const
   size_t bytes = exits.size() * sizeof(uint32_t) + sizeof(Entry);
   const engine::Mask* mask = nullptr;
   if (number && own_exit_bytes_ + bytes <= kMaxExitBytes) {
-    std::vector<uint32_t> row(states_->parts_->vocabulary->row_words());
+    std::vector<uint32_t> row(cache_->parts_->vocabulary->row_words());
     if (place.others == nullptr) {
-      mask = states_->held_mask_of(*number);
+      mask = cache_->held_mask_of(*number);
     } else {
-      states_->embedded_masks_.fill(place, row.data(), states_->budget());
-      mask = states_->parts_->masks.store().add(row.data());
+      cache_->embedded_masks_.fill(place, row.data(), cache_->budget());
+      mask = cache_->parts_->masks.store().add(row.data());
     }
   }
   if (mask == nullptr) {
@@ -180,10 +181,10 @@ EmbeddedView EmbeddedGrammarStates::view(const EmbeddedPosition& position, const
   return view_of(*number, entries.emplace(*number, std::move(entry)).first->second);
 }
 
-std::optional<EmbeddedView> EmbeddedGrammarStates::known_view(const EmbeddedPosition& position,
-                                                              const engine::ByteSet& followers) {
+std::optional<EmbeddedView> EmbeddedGrammarCache::known_view(const EmbeddedPosition& position,
+                                                             const engine::ByteSet& followers) {
   const Place& place = place_of(position);
-  if (place.others != nullptr && !states_->embedded_masks_.has_mask(place)) return std::nullopt;
+  if (place.others != nullptr && !cache_->embedded_masks_.has_mask(place)) return std::nullopt;
   std::optional<uint32_t> number = entry_number(place);
   if (!number) return std::nullopt;
   const std::unordered_map<uint32_t, Entry>& entries = entries_[followers];
@@ -192,32 +193,31 @@ std::optional<EmbeddedView> EmbeddedGrammarStates::known_view(const EmbeddedPosi
   return view_of(*number, known->second);
 }
 
-void EmbeddedGrammarStates::fill(const EmbeddedPosition& position, uint32_t* row) {
+void EmbeddedGrammarCache::fill(const EmbeddedPosition& position, uint32_t* row) {
   const Place& place = place_of(position);
-  if (place.others != nullptr) return states_->embedded_masks_.fill(place, row, states_->budget());
-  const engine::Mask* mask = states_->held_mask_of(states_->number_of(static_cast<const LexerPlace&>(place)));
-  if (mask != nullptr) return states_->parts_->masks.store().expand(*mask, row);
-  states_->fill_by_walk(place, row);
+  if (place.others != nullptr) return cache_->embedded_masks_.fill(place, row, cache_->budget());
+  const engine::Mask* mask = cache_->held_mask_of(cache_->number_of(static_cast<const LexerPlace&>(place)));
+  if (mask != nullptr) return cache_->parts_->masks.store().expand(*mask, row);
+  cache_->fill_by_walk(place, row);
 }
 
-void EmbeddedGrammarStates::expand(const engine::Mask& mask, engine::MaskRow& row) {
-  states_->parts_->masks.store().expand(mask, row);
+void EmbeddedGrammarCache::expand(const engine::Mask& mask, engine::MaskRow& row) {
+  cache_->parts_->masks.store().expand(mask, row);
 }
 
-std::string EmbeddedGrammarStates::forced(const EmbeddedPosition& position) {
-  return states_->held_forced(place_of(position));
+std::string EmbeddedGrammarCache::forced(const EmbeddedPosition& position) {
+  return cache_->held_forced(place_of(position));
 }
 
-std::optional<std::string> EmbeddedGrammarStates::short_end(const EmbeddedPosition& position, uint64_t& work) {
-  uint64_t total_before = states_->budget().total();
-  std::optional<std::string> end =
-      states_->end_search_.shortest(states_->reader_, place_of(position), states_->budget());
-  work += states_->budget().total() - total_before;
+std::optional<std::string> EmbeddedGrammarCache::short_end(const EmbeddedPosition& position, uint64_t& work) {
+  uint64_t total_before = cache_->budget().total();
+  std::optional<std::string> end = cache_->end_search_.shortest(cache_->reader_, place_of(position), cache_->budget());
+  work += cache_->budget().total() - total_before;
   return end;
 }
 
-EmbeddedGrammar::EmbeddedGrammar(std::shared_ptr<GrammarIndex> index) : index_(std::move(index)) {
-  const Network& network = *index_->parts().network;
+EmbeddedGrammar::EmbeddedGrammar(std::shared_ptr<CompiledGrammar> grammar) : grammar_(std::move(grammar)) {
+  const Network& network = *grammar_->parts().network;
   if (network.has_tokens()) {
     throw engine::PatternError("tokens are not supported in a grammar with a lexer that is inside of another", false);
   }
@@ -225,16 +225,16 @@ EmbeddedGrammar::EmbeddedGrammar(std::shared_ptr<GrammarIndex> index) : index_(s
     throw engine::PatternError("max_tokens is not supported in a grammar with a lexer that is inside of another",
                                false);
   }
-  embedded_ = embedded(index_->states());
+  embedded_ = embedded(grammar_->cache());
   embedded_->hold();
   first_bytes_ = embedded_->first_bytes();
   embedded_->release();
 }
 
-std::shared_ptr<engine::EmbeddedStates> EmbeddedGrammar::embedded_states() {
-  std::shared_ptr<GrammarStates> states = index_->states();
+std::shared_ptr<engine::EmbeddedCache> EmbeddedGrammar::embedded_cache() {
+  std::shared_ptr<GrammarCache> cache = grammar_->cache();
   std::lock_guard<std::mutex> lock(mutex_);
-  if (embedded_->states() != states) embedded_ = embedded(std::move(states));
+  if (embedded_->cache() != cache) embedded_ = embedded(std::move(cache));
   return embedded_;
 }
 

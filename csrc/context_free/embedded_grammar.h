@@ -9,26 +9,26 @@
 #include <unordered_map>
 #include <vector>
 
-#include "context_free/grammar_index.h"
+#include "context_free/compiled_grammar.h"
 #include "context_free/number_tables.h"
 #include "masks/embedded.h"
 
 namespace structout::context_free {
 
-// Offers GrammarStates as the states of an embedded language. Texts of the grammar alone
-// may use them at the same time. The grammar keeps its own lexer and its own ignored texts;
-// the surrounding language does not affect them.
+// Offers a GrammarCache as the cache of an embedded language. Texts of the grammar
+// alone may use it at the same time. The grammar keeps its own lexer and its own
+// ignored texts; the surrounding language does not affect them.
 //
-// Views are cached by the number of the place and by the bytes that may follow the embedded
-// text. A miss costs a walk over the vocabulary's trie.
-class EmbeddedGrammarStates final : public engine::EmbeddedStates {
+// Views are cached by the number of the place and by the bytes that may follow the
+// embedded text. A miss costs a walk over the vocabulary's trie.
+class EmbeddedGrammarCache final : public engine::EmbeddedCache {
  public:
   // `exit_bytes`: a counter that the bytes of the cached views are added to.
-  EmbeddedGrammarStates(std::shared_ptr<GrammarIndex> index, std::shared_ptr<GrammarStates> states,
-                        std::shared_ptr<std::atomic<size_t>> exit_bytes);
-  ~EmbeddedGrammarStates() override { *exit_bytes_ -= own_exit_bytes_; }
+  EmbeddedGrammarCache(std::shared_ptr<CompiledGrammar> grammar, std::shared_ptr<GrammarCache> cache,
+                       std::shared_ptr<std::atomic<size_t>> exit_bytes);
+  ~EmbeddedGrammarCache() override { *exit_bytes_ -= own_exit_bytes_; }
 
-  const std::shared_ptr<GrammarStates>& states() const { return states_; }
+  const std::shared_ptr<GrammarCache>& cache() const { return cache_; }
   engine::ByteSet first_bytes();  // requires hold()
 
   void hold() override;
@@ -52,56 +52,57 @@ class EmbeddedGrammarStates final : public engine::EmbeddedStates {
   using Nodes = std::vector<std::vector<uint32_t>>;
   static constexpr size_t kMaxExitBytes = 16 << 20;
 
-  // The cached view of the places with one number, for one set of bytes that may follow.
+  // The cached view of the places with one number, for one set of bytes that may
+  // follow.
   struct Entry {
     const engine::Mask* mask;
     std::shared_ptr<const Nodes> exits;  // one list
   };
 
-  // Returns a number that only places with the same mask and exits share. Returns nothing
-  // if these depend on what embedded texts inside of this one remember.
+  // Returns a number that only places with the same mask and exits share. Returns
+  // nothing if these depend on what embedded texts inside of this one remember.
   std::optional<uint32_t> entry_number(const Place& place);
   bool can_go_on(const Place& place);
 
-  // Returns the trie nodes after which the embedded text may end inside a token: with one
-  // of `followers` as the next byte.
+  // Returns the trie nodes after which the embedded text may end inside a token: with
+  // one of `followers` as the next byte.
   std::vector<uint32_t> exits_of(const Place& place, const engine::ByteSet& followers);
   static engine::EmbeddedView view_of(uint32_t number, const Entry& entry);
 
-  const std::shared_ptr<GrammarIndex> index_;
-  const std::shared_ptr<GrammarStates> states_;
+  const std::shared_ptr<CompiledGrammar> grammar_;
+  const std::shared_ptr<GrammarCache> cache_;
   const uint32_t number_;
   const std::shared_ptr<std::atomic<size_t>> exit_bytes_;
   size_t own_exit_bytes_ = 0;
-  std::unique_ptr<GrammarStates::Lock> lock_;                                         // of the thread that holds them
+  std::unique_ptr<GrammarCache::Lock> lock_;  // of the thread that called hold()
   std::unordered_map<engine::ByteSet, std::unordered_map<uint32_t, Entry>> entries_;  // by followers and number
   PairTable goes_on_;  // by node and state of the lexer: 1 if anything may follow, else 0
 };
 
-// A grammar as an embedded language. It works on bytes alone: it can neither match tokens
-// by their ids nor count them. The empty text does not belong to it, even if the grammar
-// matches it.
+// A grammar as an embedded language. It works on bytes alone: it can neither match
+// tokens by their ids nor count them. The empty text does not belong to it, even if the
+// grammar matches it.
 class EmbeddedGrammar final : public engine::EmbeddedLanguage {
  public:
   // Throws PatternError if the grammar matches tokens by their ids, or has max_tokens.
-  explicit EmbeddedGrammar(std::shared_ptr<GrammarIndex> index);
+  explicit EmbeddedGrammar(std::shared_ptr<CompiledGrammar> grammar);
 
-  const engine::VocabularyTrie& embedded_vocabulary() const override { return *index_->shared_vocabulary(); }
+  const engine::VocabularyTrie& embedded_vocabulary() const override { return *grammar_->shared_vocabulary(); }
   const engine::ByteSet& first_bytes() const override { return first_bytes_; }
-  std::shared_ptr<engine::EmbeddedStates> embedded_states() override;
-  std::shared_ptr<engine::EmbeddedStates> new_embedded_states() override { return embedded(index_->own_states()); }
-  size_t memory_bytes() override { return index_->memory_bytes() + *exit_bytes_; }
+  std::shared_ptr<engine::EmbeddedCache> embedded_cache() override;
+  std::shared_ptr<engine::EmbeddedCache> new_embedded_cache() override { return embedded(grammar_->new_cache()); }
+  size_t memory_bytes() override { return grammar_->memory_bytes() + *exit_bytes_; }
 
  private:
-  std::shared_ptr<EmbeddedGrammarStates> embedded(std::shared_ptr<GrammarStates> states) const {
-    return std::make_shared<EmbeddedGrammarStates>(index_, std::move(states), exit_bytes_);
+  std::shared_ptr<EmbeddedGrammarCache> embedded(std::shared_ptr<GrammarCache> cache) const {
+    return std::make_shared<EmbeddedGrammarCache>(grammar_, std::move(cache), exit_bytes_);
   }
 
-  const std::shared_ptr<GrammarIndex> index_;
+  const std::shared_ptr<CompiledGrammar> grammar_;
   const std::shared_ptr<std::atomic<size_t>> exit_bytes_ = std::make_shared<std::atomic<size_t>>(0);
   engine::ByteSet first_bytes_;
-  std::mutex mutex_;                                 // guards embedded_
-  std::shared_ptr<EmbeddedGrammarStates> embedded_;  // wraps the states that another language used last
+  std::mutex mutex_;                                // guards embedded_
+  std::shared_ptr<EmbeddedGrammarCache> embedded_;  // wraps the cache that another language used last
 };
 
 }  // namespace structout::context_free

@@ -1,4 +1,4 @@
-// Access to the states of embedded languages, for the texts of a grammar.
+// Access to the caches of embedded languages, for the texts of a grammar.
 #pragma once
 
 #include <memory>
@@ -9,37 +9,37 @@
 
 namespace structout::context_free {
 
-// Finds and holds (locks) the states of embedded languages. It holds those of one language
-// at a time, so threads never wait for each other in a circle.
+// Finds and holds (locks) the caches of embedded languages. It holds one at a time, so
+// threads never wait for each other in a circle.
 class EmbeddedUse {
  public:
-  // `has_own`: true if the texts get new states, which they share with no others.
+  // `has_own`: true if the texts get new caches, which they share with no others.
   EmbeddedUse(const Network& network, bool has_own) : network_(network), has_own_(has_own) {
     for (const auto& language : network.embedded()) {
-      current_.push_back(has_own ? language->new_embedded_states() : language->embedded_states());
+      current_.push_back(has_own ? language->new_embedded_cache() : language->embedded_cache());
     }
   }
   ~EmbeddedUse() { release(); }
   EmbeddedUse(const EmbeddedUse&) = delete;
 
-  // Returns the states for new texts of a language. Unless they are own ones, the language
-  // may have replaced them since the last call.
-  const std::shared_ptr<engine::EmbeddedStates>& current(uint32_t language) {
+  // Returns the cache for new texts of a language. Unless it is an own one, the
+  // language may have replaced it since the last call.
+  const std::shared_ptr<engine::EmbeddedCache>& current(uint32_t language) {
     if (!has_own_) {
-      std::shared_ptr<engine::EmbeddedStates> states = network_.embedded()[language]->embedded_states();
-      if (states != current_[language]) current_[language] = std::move(states);
+      std::shared_ptr<engine::EmbeddedCache> cache = network_.embedded()[language]->embedded_cache();
+      if (cache != current_[language]) current_[language] = std::move(cache);
     }
     return current_[language];
   }
 
-  // Holds the states until release(), or until the next call with other states.
-  engine::EmbeddedStates& held(const std::shared_ptr<engine::EmbeddedStates>& states) {
-    if (held_ != states) {
+  // Holds the cache until release(), or until the next call with another one.
+  engine::EmbeddedCache& held(const std::shared_ptr<engine::EmbeddedCache>& cache) {
+    if (held_ != cache) {
       release();
-      states->hold();
-      held_ = states;
+      cache->hold();
+      held_ = cache;
     }
-    return *states;
+    return *cache;
   }
 
   void release() noexcept {
@@ -50,8 +50,8 @@ class EmbeddedUse {
  private:
   const Network& network_;
   const bool has_own_;
-  std::vector<std::shared_ptr<engine::EmbeddedStates>> current_;  // by language
-  std::shared_ptr<engine::EmbeddedStates> held_;
+  std::vector<std::shared_ptr<engine::EmbeddedCache>> current_;  // by language
+  std::shared_ptr<engine::EmbeddedCache> held_;
 };
 
 }  // namespace structout::context_free

@@ -9,45 +9,46 @@
 #include <utility>
 #include <vector>
 
-#include "context_free/grammar_index.h"
+#include "context_free/compiled_grammar.h"
 #include "step/drafts.h"
 #include "step/matcher.h"
 
 namespace structout::context_free {
 
-// Matches one text. Normally its states are the numbers of GrammarStates. These do not
-// suffice if a place can have alternatives (embedded languages, or a lexer beside tokens
-// matched by id) or if tokens are counted. Then the matcher numbers places itself: kOwn is
-// the present place, and the numbers above it are the places that drafts lead to.
+// Matches one text. Normally its states are the numbers of GrammarCache. These do not
+// suffice if a place can have alternatives (embedded languages, or a lexer beside
+// tokens matched by id) or if tokens are counted. Then the matcher numbers places
+// itself: kOwn is the present place, and the numbers above it are the places that
+// drafts lead to.
 class GrammarMatcher final : public engine::Matcher {
  public:
   // Throws std::invalid_argument if no text can be finished.
-  GrammarMatcher(std::shared_ptr<GrammarIndex> index, std::vector<uint32_t> stop_tokens)
-      : Matcher(index->shared_vocabulary(), std::move(stop_tokens)),
-        index_(std::move(index)),
+  GrammarMatcher(std::shared_ptr<CompiledGrammar> grammar, std::vector<uint32_t> stop_tokens)
+      : Matcher(grammar->shared_vocabulary(), std::move(stop_tokens)),
+        grammar_(std::move(grammar)),
         has_embedded_(!network().embedded().empty()),
         keeps_places_(has_embedded_ || network().has_token_limits() ||
                       (network().has_lexer() && network().has_tokens())),
-        states_(index_->states()),
-        history_{states_->start()} {
+        cache_(grammar_->cache()),
+        history_{cache_->start()} {
     if (history_[0].is_dead()) throw std::invalid_argument("the grammar has no text");
   }
 
   uint32_t current_state() const override { return keeps_places_ ? kOwn : history_.back().state; }
   std::unique_ptr<Matcher> copy() const override { return std::make_unique<GrammarMatcher>(*this); }
-  bool has_mask(uint32_t state) const override { return states_->has_mask(place(state)); }
+  bool has_mask(uint32_t state) const override { return cache_->has_mask(place(state)); }
 
-  // The number of the present place. Inside embedded texts, places with the same mask share
-  // a number.
+  // The number of the present place. Inside embedded texts, places with the same mask
+  // share a number.
   uint32_t place_number() const {
-    return with_room([&] { return states_->number_of(history_.back()); });
+    return with_room([&] { return cache_->number_of(history_.back()); });
   }
   std::optional<std::string> shortest_end() const {
-    return with_room([&] { return states_->shortest_end(history_.back()); });
+    return with_room([&] { return cache_->shortest_end(history_.back()); });
   }
-  std::vector<Item> items() const { return states_->items(history_.back()); }
+  std::vector<Item> items() const { return cache_->items(history_.back()); }
   std::vector<uint32_t> walked_row() const {
-    return with_room([&] { return states_->walked_row(history_.back()); });
+    return with_room([&] { return cache_->walked_row(history_.back()); });
   }
 
  private:
@@ -60,7 +61,7 @@ class GrammarMatcher final : public engine::Matcher {
     std::string bytes{};
   };
 
-  const Network& network() const { return *index_->parts().network; }
+  const Network& network() const { return *grammar_->parts().network; }
 
   TextPlace place(uint32_t state) const {
     if (!keeps_places_) return {state};
@@ -69,54 +70,56 @@ class GrammarMatcher final : public engine::Matcher {
 
   void prefetch_place() const override { __builtin_prefetch(&history_.back()); }
 
-  // Calls a function that may add states. If it throws RoomError, since the shared states
-  // are full, reads the text again on own states and calls the function once more. Texts
-  // without embedded languages have no steps to read again; they move as states grow.
+  // Calls a function that may add states. If it throws RoomError, since the shared
+  // cache is full, reads the text again on a cache of its own and calls the function
+  // once more. Texts without embedded languages have no steps to read again; they move
+  // as caches grow.
   template <typename Function>
   std::invoke_result_t<Function> with_room(Function function) const {
     try {
       return function();
     } catch (const engine::RoomError&) {
-      if (has_own_states_ || !has_embedded_) throw;
+      if (has_own_cache_ || !has_embedded_) throw;
       read_again();
     }
     return function();
   }
 
-  // Repeats all steps of the text, and its drafts, on new states that no other text uses.
+  // Repeats all steps of the text, and its drafts, on a new cache that no other text
+  // uses.
   void read_again() const {
-    std::shared_ptr<GrammarStates> states = index_->own_states();
-    states->take_over_ends(*states_, history_);
-    std::vector<TextPlace> history = {states->start()};
-    for (const Step& step : steps_) history.push_back(finishable(after(*states, history.back(), step)));
+    std::shared_ptr<GrammarCache> cache = grammar_->new_cache();
+    cache->take_over_ends(*cache_, history_);
+    std::vector<TextPlace> history = {cache->start()};
+    for (const Step& step : steps_) history.push_back(finishable(after(*cache, history.back(), step)));
     engine::Drafts<TextPlace> drafts = drafts_.read_again(history.back(), [&](const TextPlace& from, uint32_t token) {
-      return finishable(after(*states, from, {token}));
+      return finishable(after(*cache, from, {token}));
     });
-    states_ = std::move(states);
-    has_own_states_ = true;
+    cache_ = std::move(cache);
+    has_own_cache_ = true;
     history_ = std::move(history);
     drafts_ = std::move(drafts);
   }
 
-  // Throws if a place is dead that was finishable on other states: the search for its end
-  // may need more work here.
+  // Throws if a place is dead that was finishable on another cache: the search for its
+  // end may need more work here.
   static TextPlace finishable(TextPlace place) {
     if (place.is_dead()) throw std::runtime_error("the search for an end of the text takes too much work");
     return place;
   }
 
-  TextPlace after(GrammarStates& states, const TextPlace& from, const Step& step) const {
-    if (step.token != engine::kNoState) return states.after_token(from, step.token, is_stop(step.token));
+  TextPlace after(GrammarCache& cache, const TextPlace& from, const Step& step) const {
+    if (step.token != engine::kNoState) return cache.after_token(from, step.token, is_stop(step.token));
     const uint8_t* begin = reinterpret_cast<const uint8_t*>(step.bytes.data());
-    return states.after(from, begin, begin + step.bytes.size());
+    return cache.after(from, begin, begin + step.bytes.size());
   }
 
-  // Reads a step, and keeps the place before it for rollback. A step along a draft takes
-  // over the place of the draft.
+  // Reads a step, and keeps the place before it for rollback. A step along a draft
+  // takes over the place of the draft.
   bool read(Step step) {
     make_room();
     const TextPlace* drafted = drafts_.follow(step.token);
-    TextPlace next = drafted != nullptr ? *drafted : with_room([&] { return after(*states_, history_.back(), step); });
+    TextPlace next = drafted != nullptr ? *drafted : with_room([&] { return after(*cache_, history_.back(), step); });
     if (next.is_dead()) return false;
     if (drafted == nullptr) {
       make_room();  // the history may be another one
@@ -124,12 +127,12 @@ class GrammarMatcher final : public engine::Matcher {
     }
     history_.push_back(std::move(next));
     if (has_embedded_) steps_.push_back(std::move(step));
-    if (index_->is_outgrown(*states_)) {
+    if (grammar_->is_outgrown(*cache_)) {
       try {
-        states_ = index_->moved(*states_, history_);
-        has_own_states_ = false;
+        cache_ = grammar_->moved(*cache_, history_);
+        has_own_cache_ = false;
         drafts_.clear();
-      } catch (const std::bad_alloc&) {  // the text stays on the old states until its next step
+      } catch (const std::bad_alloc&) {  // the text stays on the old cache until its next step
       }
     }
     return true;
@@ -151,35 +154,35 @@ class GrammarMatcher final : public engine::Matcher {
   }
 
   bool is_complete(uint32_t state) const override {
-    return with_room([&] { return states_->may_end(place(state)); });
+    return with_room([&] { return cache_->may_end(place(state)); });
   }
 
   bool reads_stop(uint32_t state, uint32_t stop) const override {
     if (!network().has_tokens()) return false;
-    return with_room([&] { return !states_->after_token(place(state), stop, true).is_dead(); });
+    return with_room([&] { return !cache_->after_token(place(state), stop, true).is_dead(); });
   }
 
   uint32_t next_state(uint32_t state, uint32_t token) const override {
-    TextPlace next = with_room([&] { return after(*states_, place(state), {token}); });
+    TextPlace next = with_room([&] { return after(*cache_, place(state), {token}); });
     return next.is_dead() || !keeps_places_ ? next.state : drafts_.add(state, token, std::move(next));
   }
 
   bool fill_text(uint32_t state, engine::MaskRow& row) const override {
-    return with_room([&] { return states_->fill(place(state), row); });
+    return with_room([&] { return cache_->fill(place(state), row); });
   }
 
   std::string forced_bytes() const override {
-    return with_room([&] { return states_->forced(history_.back()); });
+    return with_room([&] { return cache_->forced(history_.back()); });
   }
 
-  std::shared_ptr<GrammarIndex> index_;
+  std::shared_ptr<CompiledGrammar> grammar_;
   bool has_embedded_;
   bool keeps_places_;        // true if states are numbers of places: see kOwn
   std::vector<Step> steps_;  // of the text; recorded only with embedded languages
   // The members below also change in const functions, where read_again() replaces the
-  // states.
-  mutable std::shared_ptr<GrammarStates> states_;
-  mutable bool has_own_states_ = false;
+  // cache.
+  mutable std::shared_ptr<GrammarCache> cache_;
+  mutable bool has_own_cache_ = false;
   mutable std::vector<TextPlace> history_;  // before each step, and now
   mutable engine::Drafts<TextPlace> drafts_{kOwn};
 };

@@ -15,12 +15,12 @@
 namespace structout::context_free {
 
 // Finds ways from places to the end of a text. Without a lexer there always is one. A
-// greedy lexer may swallow what a rule needs next: `"<" TEXT ">"` with the terminal TEXT =
-// /[^<]+/ has no text, though each part has one: TEXT takes the ">" too.
+// greedy lexer may swallow what a rule needs next: `"<" TEXT ">"` with the terminal
+// TEXT = /[^<]+/ has no text, though each part has one: TEXT takes the ">" too.
 //
 // Most places are settled by SureWays, which looks at the state of the lexer alone; the
-// others by at_a_glance() or, at last, by a best-first search among single places. Results
-// are cached by place, together with the way that the search has found.
+// others by at_a_glance() or, at last, by a best-first search among single places.
+// Results are cached by place, together with the way that the search has found.
 class EndSearch {
  public:
   EndSearch(const Network& network, SureWays& sure_ways);
@@ -32,15 +32,16 @@ class EndSearch {
     return searched_has_end(reader, place, budget);
   }
 
-  // If another search has found that a place has an end, copies this result and the way to
-  // it. A new search from here may give up, since it knows fewer ways. `copied(node)`
-  // returns the copy of a node.
+  // If another search has found that a place has an end, copies this result and the way
+  // to it. A new search from here may give up, since it knows fewer ways.
+  // `copied(node)` returns the copy of a node.
   template <typename Copied>
   void take_over(const EndSearch& other, LexerPlace place, Copied copied);
 
-  // Returns the bytes of a shortest way that the search finds. It uses no tokens matched by
-  // their ids, and no lexemes that end only because of max_tokens; returns nothing if it
-  // finds no way without these. Embedded texts end as EmbeddedStates::short_end() tells.
+  // Returns the bytes of a shortest way that the search finds. It uses no tokens
+  // matched by their ids, and no lexemes that end only because of max_tokens; returns
+  // nothing if it finds no way without these. Embedded texts end as
+  // EmbeddedCache::short_end() tells.
   std::optional<std::string> shortest(Reader& reader, const Place& place, engine::Budget& budget);
 
   size_t memory_bytes() const {
@@ -53,22 +54,22 @@ class EndSearch {
   static constexpr uint64_t kMaxWork = 1 << 18;        // of a budget
   static constexpr uint64_t kMaxWorkOfEnds = 1 << 22;  // of embedded texts
 
-  // A cached result: one of these, or kWay plus an index into `ways_`, the next place on a
-  // way to the end.
+  // A cached result: one of these, or kWay plus an index into `ways_`, the next place
+  // on a way to the end.
   enum Result : uint32_t { kNoEnd, kEnd, kWay };
 
-  // A place that the search has reached from the step `before`, by `bytes` or by a token
-  // without them. `length` counts the bytes of the whole way so far.
+  // A place that the search has reached from the step `before`, by `bytes` or by a
+  // token without them. `length` counts the bytes of the whole way so far.
   struct Step {
     LexerPlace place;
     uint32_t before, length;
     std::string bytes;
   };
 
-  // Best-first search: expands the place first for which the bytes so far plus distance()
-  // are fewest. Returns the number of a step where the text may end or
-  // `is_known_end(place)` is true, or kNone, and true if it has tried all places in vain.
-  // `by_bytes`: true if ways must consist of bytes, as for shortest().
+  // Best-first search: expands the place first for which the bytes so far plus
+  // distance() are fewest. Returns the number of a step where the text may end or
+  // `is_known_end(place)` is true, or kNone, and true if it has tried all places in
+  // vain. `by_bytes`: true if ways must consist of bytes, as for shortest().
   template <typename IsKnownEnd>
   std::pair<uint32_t, bool> search(Reader& reader, const Place& place, bool by_bytes, IsKnownEnd is_known_end,
                                    std::vector<Step>& steps, engine::Budget& budget);
@@ -85,8 +86,8 @@ class EndSearch {
     results_.add(place.node, place.lexer_state, uint32_t(kWay + ways_.size() - 1));
   }
 
-  // Decides by the ends of the present lexeme alone: true if there is a sure way after one,
-  // false if nothing can follow any of them, nothing if it takes a search.
+  // Decides by the ends of the present lexeme alone: true if there is a sure way after
+  // one, false if nothing can follow any of them, nothing if it takes a search.
   std::optional<bool> at_a_glance(Reader& reader, const LexerPlace& place, engine::Budget& budget);
 
   const Network& network_;

@@ -110,8 +110,8 @@ bool Masks::Walk::add_loop(uint32_t node, uint32_t state) {
   auto after = [&](uint32_t from, uint8_t byte) {
     return has_lexer ? masks_.lexer_.after(from, byte, budget_) : masks_.after(from, byte, budget_).node;
   };
-  // If it is not sure that texts at the state can be finished, either all texts in the loop
-  // can or none: the only way out of a character leads back to the state.
+  // If it is not sure that texts at the state can be finished, either all texts in the
+  // loop can or none: the only way out of a character leads back to the state.
   auto is_usual = [&](uint32_t of) {
     if (has_lexer) return of == state || leads_like(of, masks_.sure_ways_.is_safe(state, budget_));
     return of != Stacks::kDead && !masks_.stacks_.has_hole(of) && masks_.stacks_.embedded_starts(of, budget_).empty();
@@ -175,21 +175,21 @@ bool Masks::Walk::leads_like(uint32_t inside_character, bool is_sure) {
 }
 
 void Masks::Walk::walk_embedded(const std::vector<uint32_t>& nodes, uint32_t language) {
-  std::shared_ptr<engine::EmbeddedStates> shared = reader_.embedded().current(language);
-  engine::EmbeddedStates& states = reader_.embedded().held(shared);
+  std::shared_ptr<engine::EmbeddedCache> shared = reader_.embedded().current(language);
+  engine::EmbeddedCache& cache = reader_.embedded().held(shared);
   std::vector<engine::PositionPtr> positions(vocabulary_.max_depth() + 1);  // before each byte
   std::vector<uint32_t> ends;
   auto read = [&](uint32_t node, uint8_t byte, uint32_t depth) {
     budget_.spend(1);
     const uint8_t* at = &byte;
-    engine::PositionPtr next = states.after(*positions[depth], at, at + 1);
+    engine::PositionPtr next = cache.after(*positions[depth], at, at + 1);
     if (next == nullptr) return false;
-    if (vocabulary_.first_token(node) < vocabulary_.nodes()[node].tokens_end && states.has_end(*next)) {
+    if (vocabulary_.first_token(node) < vocabulary_.nodes()[node].tokens_end && cache.has_end(*next)) {
       add_tokens(node, tokens_);
     }
-    bool has_more = vocabulary_.nodes()[node].end > node + 1, may_end = states.may_end(*next);
+    bool has_more = vocabulary_.nodes()[node].end > node + 1, may_end = cache.may_end(*next);
     if (may_end && has_more) ends.push_back(node);
-    if (!has_more || (may_end && !states.may_go_on(*next))) return false;
+    if (!has_more || (may_end && !cache.may_go_on(*next))) return false;
     positions[depth + 1] = std::move(next);
     return true;
   };
@@ -197,10 +197,10 @@ void Masks::Walk::walk_embedded(const std::vector<uint32_t>& nodes, uint32_t lan
     bool is_root = node == VocabularyTrie::kRoot;
     uint32_t depth = is_root ? 0 : vocabulary_.nodes()[node].depth;
     if (masks_.network_.has_lexer()) {
-      positions[depth] = states.start();
+      positions[depth] = cache.start();
       if (!read(node, vocabulary_.nodes()[node].byte, depth)) continue;
     } else {
-      positions[is_root ? 0 : depth + 1] = states.start();
+      positions[is_root ? 0 : depth + 1] = cache.start();
     }
     vocabulary_.visit_below(node, read);
   }

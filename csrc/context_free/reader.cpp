@@ -19,8 +19,8 @@ std::string lexer_key(const Place& place) {
   return key;
 }
 
-// Collects the alternatives of a place. Merges equal ones and, without a lexer, all stacks
-// into one node.
+// Collects the alternatives of a place. Merges equal ones and, without a lexer, all
+// stacks into one node.
 class Reader::PlaceBuilder {
  public:
   PlaceBuilder(Reader& reader, engine::Budget& budget) : reader_(reader), budget_(budget) {}
@@ -32,8 +32,8 @@ class Reader::PlaceBuilder {
   void add(EmbeddedRun run) {
     if (!runs_.empty()) budget_.spend(runs_.size());
     for (EmbeddedRun& other : runs_) {
-      if (other.states != run.states) continue;
-      if (!reader_.embedded().held(run.states).are_equal(*other.position, *run.position)) continue;
+      if (other.cache != run.cache) continue;
+      if (!reader_.embedded().held(run.cache).are_equal(*other.position, *run.position)) continue;
       other.below = reader_.stacks_.united({other.below, run.below}, budget_);
       return;
     }
@@ -88,8 +88,8 @@ std::vector<uint32_t> Reader::allowed_terminals(const std::vector<uint32_t>& sta
   return allowed;
 }
 
-// Cached by node, and below that by the states on top: stacks with the same ones share a
-// start.
+// Cached by node, and below that by the states on top: stacks with the same ones share
+// a start.
 uint32_t Reader::lexer_start(Node node, bool may_ignore) {
   std::vector<uint32_t>& starts = lexer_starts_[may_ignore];
   if (starts.size() <= node) starts.resize(stacks_.num_nodes(), kNone);
@@ -106,8 +106,8 @@ uint32_t Reader::lexer_start(Node node, bool may_ignore) {
 }
 
 uint32_t Reader::computed_lexer_start(const std::vector<uint32_t>& states, bool may_ignore) {
-  // Ignored lexemes stand between terminals: not at the start of a text, and not after the
-  // last terminal that may follow.
+  // Ignored lexemes stand between terminals: not at the start of a text, and not after
+  // the last terminal that may follow.
   std::vector<uint32_t> allowed = allowed_terminals(states);
   for (uint32_t terminal = 0; terminal < network_.terminals().size() && may_ignore && !states.empty(); ++terminal) {
     if (lexer_.is_ignored(terminal)) allowed.push_back(terminal);
@@ -149,8 +149,8 @@ LexerPlace Reader::place_after_lexeme(Node node, uint32_t set, engine::Budget& b
   const Terminal& terminal = network_.terminals()[*lexer_.begin(set)];
   LexerPlace after = {next, lexer_start(next, may_ignore_after(set))};
   if (terminal.options.stop.empty()) return after;
-  // The next lexeme must not end with a stop inside these bytes: it would leave that to its
-  // own next lexeme, and so on.
+  // The next lexeme must not end with a stop inside these bytes: it would leave that to
+  // its own next lexeme, and so on.
   auto ends_with_stop = [this](uint32_t lexer_state) {
     uint32_t accepted = lexer_.accepted(lexer_state);
     return accepted != 0 && !network_.terminals()[*lexer_.begin(accepted)].options.stop.empty();
@@ -177,12 +177,12 @@ Place Reader::after_alone(const LexerPlace& place, uint8_t byte, engine::Budget&
 // Reads bytes of an embedded text, up to one after which it may end.
 void Reader::read_run(const EmbeddedRun& run, const uint8_t*& at, const uint8_t* end, PlaceBuilder& builder,
                       engine::Budget& budget) {
-  engine::EmbeddedStates& states = embedded_->held(run.states);
-  engine::PositionPtr position = states.after(*run.position, at, end);
+  engine::EmbeddedCache& cache = embedded_->held(run.cache);
+  engine::PositionPtr position = cache.after(*run.position, at, end);
   if (position == nullptr) return;
-  bool may_end = states.may_end(*position);
+  bool may_end = cache.may_end(*position);
   if (may_end) builder.add(after_embedded(run.below, budget));
-  if (!may_end || states.may_go_on(*position)) builder.add({run.states, std::move(position), run.below});
+  if (!may_end || cache.may_go_on(*position)) builder.add({run.cache, std::move(position), run.below});
 }
 
 Place Reader::after_all(const Place& place, uint8_t byte, engine::Budget& budget) {
@@ -200,9 +200,9 @@ Place Reader::after_all(const Place& place, uint8_t byte, engine::Budget& budget
     }
     for (const EmbeddedStart& start : stacks_.embedded_starts(from.node, budget)) {
       if (!network_.embedded()[start.language]->first_bytes()[byte]) continue;
-      std::shared_ptr<engine::EmbeddedStates> states = embedded_->current(start.language);
-      engine::PositionPtr position = embedded_->held(states).start();
-      read_byte({std::move(states), std::move(position), start.below});
+      std::shared_ptr<engine::EmbeddedCache> cache = embedded_->current(start.language);
+      engine::PositionPtr position = embedded_->held(cache).start();
+      read_byte({std::move(cache), std::move(position), start.below});
     }
     if (!network_.has_lexer()) return builder.add({stacks_.after(from.node, byte, budget), 0});
     uint32_t next = lexer_.after(from.lexer_state, byte, budget);

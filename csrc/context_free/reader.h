@@ -17,9 +17,9 @@
 
 namespace structout::context_free {
 
-// A set of stacks and a state of the lexer. Inside a lexeme, the stacks are those in front
-// of it. Equality ignores `num_tokens`: of equal alternatives a place keeps the one with
-// the fewest tokens.
+// A set of stacks and a state of the lexer. Inside a lexeme, the stacks are those in
+// front of it. Equality ignores `num_tokens`: of equal alternatives a place keeps the
+// one with the fewest tokens.
 struct LexerPlace {
   Node node = Stacks::kDead;
   uint32_t lexer_state = Lexer::kStuck;  // 0 without a lexer
@@ -29,13 +29,13 @@ struct LexerPlace {
 
 // A text of an embedded language that has begun, and the stacks below it.
 struct EmbeddedRun {
-  std::shared_ptr<engine::EmbeddedStates> states;
+  std::shared_ptr<engine::EmbeddedCache> cache;
   engine::PositionPtr position;
   Node below;  // its end returns to these stacks: see Stacks::returned()
 };
 
-// The mask of a place inside embedded texts, once it has been found. `is_of_language`: true
-// if it belongs to the states of the first of these texts, which must expand it.
+// The mask of a place inside embedded texts, once it has been found. `is_of_language`:
+// true if it belongs to the cache of the first of these texts, which must expand it.
 struct KnownMask {
   const engine::Mask* mask = nullptr;
   bool is_of_language = false;
@@ -48,9 +48,9 @@ struct OtherPlaces {
   mutable KnownMask known_mask{};
 };
 
-// The place of a text: its configuration. An ambiguous text has further lexer places, and
-// embedded texts that have begun, as `others`. If an embedded text may end here, the place
-// after it is among the lexer places already.
+// The place of a text: its configuration. An ambiguous text has further lexer places,
+// and embedded texts that have begun, as `others`. If an embedded text may end here,
+// the place after it is among the lexer places already.
 struct Place : LexerPlace {
   std::shared_ptr<const OtherPlaces> others{};  // null if there are none
 
@@ -70,13 +70,14 @@ void append_to_key(std::string& key, Number number) {
   key.append(reinterpret_cast<const char*>(&number), sizeof number);
 }
 
-// Returns a key that differs for places with different lexer places. Embedded texts do not
-// affect it.
+// Returns a key that differs for places with different lexer places. Embedded texts do
+// not affect it.
 std::string lexer_key(const Place& place);
 
 // Computes the next place of a text after bytes and tokens. Places are numbers of this
 // reader's stacks and of a lexer that readers share. Without embedded languages a known
-// step within a lexeme costs one table lookup, and so does a known byte without a lexer.
+// step within a lexeme costs one table lookup, and so does a known byte without a
+// lexer.
 class Reader {
  public:
   // `embedded`: null if the network has no embedded languages.
@@ -88,8 +89,8 @@ class Reader {
     return after_all(place, byte, budget);
   }
 
-  // Reads bytes. If the text is inside a single embedded text, that one reads all bytes up
-  // to its next possible end at once.
+  // Reads bytes. If the text is inside a single embedded text, that one reads all bytes
+  // up to its next possible end at once.
   Place after(Place place, const uint8_t* begin, const uint8_t* end, engine::Budget& budget);
 
   // The place after a token that the grammar matches by its id.
@@ -98,8 +99,8 @@ class Reader {
   // The union: the place of a text that is in one of two places.
   Place united(const Place& a, const Place& b, engine::Budget& budget);
 
-  // The place without the embedded texts that cannot be completed, or for which `counts`
-  // is false.
+  // The place without the embedded texts that cannot be completed, or for which
+  // `counts` is false.
   template <typename Counts>
   Place with_ends(const Place& place, Counts counts);
   Place with_ends(const Place& place) {
@@ -114,8 +115,8 @@ class Reader {
 
   bool may_end(const Place& place, engine::Budget& budget);
 
-  // True if a lexeme, an embedded text or a token may begin here, since no lexeme has begun
-  // yet. Always true without a lexer.
+  // True if a lexeme, an embedded text or a token may begin here, since no lexeme has
+  // begun yet. Always true without a lexer.
   bool is_between(const LexerPlace& place) const {
     return !network_.has_lexer() || place.lexer_state == Lexer::kStuck || lexer_.is_fresh(place.lexer_state);
   }
@@ -127,31 +128,31 @@ class Reader {
                              : place_after_lexeme(place.node, lexer_.accepted(place.lexer_state), budget).node;
   }
 
-  // The bytes that texts may consist of. With a lexer and without embedded languages, only
-  // one byte of each class.
+  // The bytes that texts may consist of. With a lexer and without embedded languages,
+  // only one byte of each class.
   const std::vector<uint8_t>& bytes_with_tokens() const { return bytes_with_tokens_; }
 
-  // The place in front of the next lexeme, after one that all terminals of a set accept. If
-  // they have a stop that the next lexeme can begin with, the place is after the stop,
-  // inside the next lexeme.
+  // The place in front of the next lexeme, after one that all terminals of a set
+  // accept. If they have a stop that the next lexeme can begin with, the place is after
+  // the stop, inside the next lexeme.
   LexerPlace place_after_lexeme(Node node, uint32_t set, engine::Budget& budget);
 
-  // The stacks in front of the next lexeme. may_ignore_after() is true if that lexeme may
-  // be an ignored one.
+  // The stacks in front of the next lexeme. may_ignore_after() is true if that lexeme
+  // may be an ignored one.
   Node after_lexeme(Node node, uint32_t set, engine::Budget& budget);
   bool may_ignore_after(uint32_t set) const {
     return !network_.ignores_once() || !lexer_.is_ignored(*lexer_.begin(set));
   }
 
   // The place at the end of a token, where max_tokens takes effect. Terminals that have
-  // used it up leave the lexeme or, if texts cannot be finished so, end it; if that fails
-  // too, the lexeme goes on. `has_end(place)` is true if texts can be finished from a
-  // place.
+  // used it up leave the lexeme or, if texts cannot be finished so, end it; if that
+  // fails too, the lexeme goes on. `has_end(place)` is true if texts can be finished
+  // from a place.
   template <typename HasEnd>
   Place at_token_end(Place place, HasEnd has_end, engine::Budget& budget);
 
-  // The state of the lexer in front of the next lexeme. `may_ignore`: true if that may be
-  // an ignored one.
+  // The state of the lexer in front of the next lexeme. `may_ignore`: true if that may
+  // be an ignored one.
   uint32_t lexer_start(Node node, bool may_ignore = true);
 
   const Network& network() const { return network_; }
@@ -196,7 +197,7 @@ template <typename Counts>
 Place Reader::with_ends(const Place& place, Counts counts) {
   if (place.others == nullptr || place.others->runs.empty()) return place;
   auto has_end = [&](const EmbeddedRun& run) {
-    return counts(run) && embedded_->held(run.states).has_end(*run.position);
+    return counts(run) && embedded_->held(run.cache).has_end(*run.position);
   };
   const std::vector<EmbeddedRun>& runs = place.others->runs;
   if (std::all_of(runs.begin(), runs.end(), has_end)) return place;

@@ -7,27 +7,27 @@
 #include <utility>
 #include <vector>
 
-#include "json/schema_index.h"
+#include "json/compiled_schema.h"
 #include "step/drafts.h"
 #include "step/matcher.h"
 
 namespace structout::json {
 
-// A state number names a place: 0 the present one, others those that drafted tokens lead
-// to. Rollback takes an earlier place from the history and reads nothing again.
+// A state number names a place: 0 the present one, others those that drafted tokens
+// lead to. Rollback takes an earlier place from the history and reads nothing again.
 class SchemaMatcher final : public engine::Matcher {
  public:
-  SchemaMatcher(std::shared_ptr<SchemaIndex> index, std::vector<uint32_t> stop_tokens)
-      : Matcher(index->shared_vocabulary(), std::move(stop_tokens)),
-        index_(std::move(index)),
-        states_(index_->states()),
-        place_(states_->start()) {}
+  SchemaMatcher(std::shared_ptr<CompiledSchema> schema, std::vector<uint32_t> stop_tokens)
+      : Matcher(schema->shared_vocabulary(), std::move(stop_tokens)),
+        schema_(std::move(schema)),
+        cache_(schema_->cache()),
+        place_(cache_->start()) {}
 
   uint32_t current_state() const override { return kOwn; }
   std::vector<State> control_state() const {
-    return with_room([&] { return states_->control_state(*place_); });
+    return with_room([&] { return cache_->control_state(*place_); });
   }
-  bool has_mask(uint32_t state) const override { return states_->has_mask(place(state)); }
+  bool has_mask(uint32_t state) const override { return cache_->has_mask(place(state)); }
 
   std::unique_ptr<Matcher> copy() const override { return std::make_unique<SchemaMatcher>(*this); }
 
@@ -46,49 +46,50 @@ class SchemaMatcher final : public engine::Matcher {
     __builtin_prefetch(steps_.data() + steps_.size());
   }
 
-  // Calls a function that may make states. If they have no room beside those of other
-  // texts, this text gets states of its own: they are made by reading all its steps again,
-  // and the function is called once more.
+  // Calls a function that may make states. If the cache that the text shares with
+  // others is full, this text gets a cache of its own, made by reading all its steps
+  // again, and the function is called once more.
   template <typename Function>
   std::invoke_result_t<Function> with_room(Function function) const {
     try {
       return function();
     } catch (const RoomError&) {
-      if (has_own_states_) throw;
+      if (has_own_cache_) throw;
       read_again();
     }
     return function();
   }
 
-  // Makes new states for this text, and finds its place, history and drafts in them. Costs
-  // as much as reading the whole text.
+  // Makes a new cache for this text, and finds its place, history and drafts in it.
+  // Costs as much as reading the whole text.
   void read_again() const {
-    std::shared_ptr<SchemaStates> states = index_->new_states();
+    std::shared_ptr<SchemaCache> cache = schema_->new_cache();
     std::vector<PlacePtr> history;
-    PlacePtr place = states->start();
+    PlacePtr place = cache->start();
     for (const Step& step : steps_) {
-      PlacePtr next = step.token == kNoToken ? states->after(*place, step.bytes) : states->after(*place, step.token);
+      PlacePtr next = step.token == kNoToken ? cache->after(*place, step.bytes) : cache->after(*place, step.token);
       history.push_back(std::exchange(place, std::move(next)));
     }
-    auto after = [&states](const PlacePtr& from, uint32_t token) { return states->after(*from, token); };
+    auto after = [&cache](const PlacePtr& from, uint32_t token) { return cache->after(*from, token); };
     engine::Drafts<PlacePtr> drafts = drafts_.read_again(place, after);
-    states_ = std::move(states);
-    has_own_states_ = true;
+    cache_ = std::move(cache);
+    has_own_cache_ = true;
     place_ = std::move(place);
     history_ = std::move(history);
     drafts_ = std::move(drafts);
   }
 
   bool advance(uint32_t token) override {
-    return read({token, {}}, [&] { return states_->after(*place_, token); });
+    return read({token, {}}, [&] { return cache_->after(*place_, token); });
   }
 
   bool advance_bytes(const std::string& bytes) override {
-    return read({kNoToken, bytes}, [&] { return states_->after(*place_, bytes); });
+    return read({kNoToken, bytes}, [&] { return cache_->after(*place_, bytes); });
   }
 
-  // Moves to the place after a step: the one that a draft has found for its token, or the
-  // one that after() finds, which drops the drafts. Returns false if the step is not allowed.
+  // Moves to the place after a step: the one that a draft has found for its token, or
+  // the one that after() finds, which drops the drafts. Returns false if the step is
+  // not allowed.
   template <typename After>
   bool read(Step step, After after) {
     make_room();
@@ -121,23 +122,23 @@ class SchemaMatcher final : public engine::Matcher {
   bool is_complete(uint32_t state) const override { return place(state).is_complete; }
 
   uint32_t next_state(uint32_t state, uint32_t token) const override {
-    PlacePtr next = with_room([&] { return states_->after(place(state), token); });
+    PlacePtr next = with_room([&] { return cache_->after(place(state), token); });
     return next == nullptr ? engine::kNoState : drafts_.add(state, token, std::move(next));
   }
 
   bool fill_text(uint32_t state, engine::MaskRow& row) const override {
-    return with_room([&] { return states_->fill(place(state), row); });
+    return with_room([&] { return cache_->fill(place(state), row); });
   }
 
   std::string forced_bytes() const override {
-    return with_room([&] { return states_->forced(*place_); });
+    return with_room([&] { return cache_->forced(*place_); });
   }
 
-  const std::shared_ptr<SchemaIndex> index_;
+  const std::shared_ptr<CompiledSchema> schema_;
   std::vector<Step> steps_;  // of the text
   // read_again() replaces the members below, also from functions that are const.
-  mutable std::shared_ptr<SchemaStates> states_;
-  mutable bool has_own_states_ = false;
+  mutable std::shared_ptr<SchemaCache> cache_;
+  mutable bool has_own_cache_ = false;
   mutable PlacePtr place_;                 // now
   mutable std::vector<PlacePtr> history_;  // before each step
   mutable engine::Drafts<PlacePtr> drafts_{kOwn};

@@ -1,5 +1,5 @@
-// TokenWalk: computes the mask of the tokens that may follow a position, by a walk through
-// the vocabulary trie.
+// TokenWalk: computes the mask of the tokens that may follow a position, by a walk
+// through the vocabulary trie.
 #pragma once
 
 #include <algorithm>
@@ -13,15 +13,15 @@
 
 namespace structout::json {
 
-// Tokens that could produce a duplicate key or item and so need a check for each text: they
-// complete one, or begin one whose continuations may be used up.
+// Tokens that could produce a duplicate key or item and so need a check for each text:
+// they complete one, or begin one whose continuations may be used up.
 struct Suspects {
   std::vector<uint32_t> of_earlier;     // all suspects
   std::vector<uint32_t> of_themselves;  // suspects that may repeat a key or item that they complete themselves
 };
 
-// Tokens that are allowed only under a condition on the names of an object, such as that
-// the key "a" has not come yet: see Guard.
+// Tokens that are allowed only under a condition on the names of an object, such as
+// that the key "a" has not come yet: see Guard.
 struct Conditions {
   static constexpr uint32_t kAlways = 0;     // no condition
   static constexpr uint32_t kByReading = 1;  // only reading the token decides
@@ -54,17 +54,17 @@ struct Conditions {
 //
 // Tokens share their first bytes in the trie, so a node is followed once for all tokens
 // below it, and a byte that is not allowed cuts all of them off. Subtrees are allowed
-// without a visit if strings accept all plain characters, or if a state repeats for whole
-// classes of them (json/walk_hints.h). Frames of the stack are numbered and point to the
-// frame below, so bytes at one depth share lower frames, and a return to that depth
-// truncates a vector.
+// without a visit if strings accept all plain characters, or if a state repeats for
+// whole classes of them (json/walk_hints.h). Frames of the stack are numbered and point
+// to the frame below, so bytes at one depth share lower frames, and a return to that
+// depth truncates a vector.
 class TokenWalk {
   static constexpr uint32_t kBottom = UINT32_MAX;         // below the last frame
   static constexpr uint32_t kUnlimited = UINT32_MAX - 1;  // plain bytes
   static constexpr size_t kMaxDoubtful = 2'048;           // tokens that are followed one by one
 
  public:
-  // `top`: the state that replaces the one on top (see SchemaStates::mask_state()).
+  // `top`: the state that replaces the one on top (see SchemaCache::mask_state()).
   TokenWalk(Machine& machine, const Position& position, State top) : machine_(machine) {
     frames_.push_back({top, 1, 0, 0});
     for (const Frame* frame = position.below(); frame != nullptr; frame = frame->below.get()) {
@@ -96,9 +96,9 @@ class TokenWalk {
     }
   }
 
-  // Takes the row, suspects and conditions of the state in which the key cannot become a
-  // named one, and changes them to those of this state. Follows only tokens that go on with
-  // a name or end the key.
+  // Takes the row, suspects and conditions of the state in which the key cannot become
+  // a named one, and changes them to those of this state. Follows only tokens that go
+  // on with a name or end the key.
   void fill_names(const engine::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects, Conditions& conditions) {
     start(vocabulary, row, suspects, conditions);
     std::vector<std::pair<uint32_t, uint32_t>> before = std::move(conditions.tokens);
@@ -110,8 +110,8 @@ class TokenWalk {
     }
   }
 
-  // Lists the nodes of the trie after which the whole text may end while tokens go on, with
-  // their conditions.
+  // Lists the nodes of the trie after which the whole text may end while tokens go on,
+  // with their conditions.
   void list_exits(const engine::VocabularyTrie& vocabulary, std::vector<std::pair<uint32_t, uint32_t>>& exits,
                   Conditions& conditions) {
     Suspects suspects;
@@ -148,9 +148,9 @@ class TokenWalk {
     });
   }
 
-  // Takes the row of the state without its maximum length, and forbids the tokens that are
-  // too long. Returns false if more than kMaxDoubtful tokens must be read: then fill() is
-  // faster.
+  // Takes the row of the state without its maximum length, and forbids the tokens that
+  // are too long. Returns false if more than kMaxDoubtful tokens must be read: then
+  // fill() is faster.
   bool forbid_longer(const engine::VocabularyTrie& vocabulary, const WalkHints::LengthLimit& limit, uint32_t* row) {
     row_ = row;
     const engine::StringTokens& strings = vocabulary.string_tokens();
@@ -258,7 +258,8 @@ class TokenWalk {
     frames_.resize(sizes_[node.depth]);
     uint32_t top = next(tops_[node.depth], node.byte);
     if (top == kBottom) return false;
-    // A number may end in front of any byte, so what is below it counts though no byte of JSON leads there.
+    // A number may end in front of any byte, so what is below it counts though no byte
+    // of JSON leads there.
     if (frames_[top].below == kBottom && machine_.verdicts_at_end(frames_[top].state)) look_at(kBottom);
     tops_[node.depth + 1] = top;
     sizes_[node.depth + 1] = frames_.size();
@@ -278,16 +279,16 @@ class TokenWalk {
     return true;
   }
 
-  // Hints on the state before a depth: characters that may follow without a look at each
-  // byte.
+  // Hints on the state before a depth: characters that may follow without a look at
+  // each byte.
   struct Level {
     State state = kNoState;
     uint32_t num_plain_bytes;
     uint64_t repeated_classes;
   };
 
-  // True if the strings or keys that go on from a state must differ and may be used up, so
-  // that each token must be followed.
+  // True if the strings or keys that go on from a state must differ and may be used up,
+  // so that each token must be followed.
   bool may_run_out(State state) {
     bool must_differ = machine_.has_unique_items() || memory(state) == MemoryKind::kInsideKey;
     return must_differ && machine_.hints().num_plain_bytes(state) < kUnlimited;
@@ -343,8 +344,8 @@ class TokenWalk {
     }
   }
 
-  // Allows the tokens that go on from a string without constraints: a stored row has those
-  // that stay inside it, and the others are followed from the closing quote on.
+  // Allows the tokens that go on from a string without constraints: a stored row has
+  // those that stay inside it, and the others are followed from the closing quote on.
   void fill_free_text(const engine::StringTokens& strings) {
     std::copy(strings.inner_row.begin(), strings.inner_row.end(), row_);
     uint32_t after_quote = next(0, '"');
@@ -368,8 +369,8 @@ class TokenWalk {
     }
   }
 
-  // Follows the tokens below a node that go on with a name or end the key. The row already
-  // has the others. `depth`: of the children of the node.
+  // Follows the tokens below a node that go on with a name or end the key. The row
+  // already has the others. `depth`: of the children of the node.
   void fill_names(const engine::VocabularyTrie& vocabulary, uint32_t node, uint32_t depth) {
     const std::vector<engine::VocabularyTrie::Node>& nodes = vocabulary.nodes();
     std::vector<uint8_t> bytes = machine_.hints().name_bytes(frames_[tops_[depth]].state);
@@ -427,7 +428,8 @@ class TokenWalk {
 
   void forbid(uint32_t token) { row_[token >> 5] &= ~(1u << (token & 31)); }
 
-  // Events: bits for what the present token has done to keys and items that are remembered.
+  // Events: bits for what the present token has done to keys and items that are
+  // remembered.
   static constexpr uint32_t kEntered = 1, kCompleted = 2, kEnteredAnother = 4, kCompletedAnother = 8;
   static constexpr uint32_t kCompletedPresentKey = 16;  // the one that had begun before the token
 
@@ -468,9 +470,9 @@ class TokenWalk {
     return frames_[top].events == 0 ? kCompleted | kCompletedPresentKey : kCompleted;
   }
 
-  // Classifies a token that leads to `top`, by its events and by counts of values: a token
-  // is suspect if it completes a key or item, or begins one of which few values may be
-  // left.
+  // Classifies a token that leads to `top`, by its events and by counts of values: a
+  // token is suspect if it completes a key or item, or begins one of which few values
+  // may be left.
   Suspicion suspicion(uint32_t top) {
     const WalkFrame& frame = frames_[top];
     if (frame.events == 0 && !machine_.has_unique_items() && machine_.is_scalar(frame.state)) return Suspicion::kNone;
@@ -519,8 +521,8 @@ class TokenWalk {
   Conditions no_conditions_;       // where they are known already
   std::vector<bool> is_followed_;  // tokens of names
   uint32_t* row_ = nullptr;
-  // For each depth: the frame on top after the bytes before it, and the number of frames
-  // then.
+  // For each depth: the frame on top after the bytes before it, and the number of
+  // frames then.
   std::vector<uint32_t> tops_;
   std::vector<size_t> sizes_;
   std::vector<Level> levels_;

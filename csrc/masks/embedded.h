@@ -15,7 +15,7 @@
 namespace structout::engine {
 
 // A position inside an embedded text, after its first byte. Reading on gives a new one;
-// see EmbeddedStates::after.
+// see EmbeddedCache::after.
 class EmbeddedPosition {
  public:
   virtual ~EmbeddedPosition() = default;
@@ -31,8 +31,8 @@ struct EmbeddedView {
   static constexpr uint32_t kNoEntry = UINT32_MAX;
 
   // The tokens whose bytes all belong to the embedded text. Null if they depend on what
-  // the position remembers, for example on the keys that an object has already, or if they
-  // are not stored.
+  // the position remembers, for example on the keys that an object has already, or if
+  // they are not stored.
   const Mask* mask = nullptr;
 
   // A cache key: positions of the same entry have equal masks and, for equal followers,
@@ -49,16 +49,16 @@ struct EmbeddedView {
   std::vector<uint32_t> own_exits;
 };
 
-// The states and masks that texts of an embedded language share. They are not safe for
-// threads by themselves: a thread calls hold() before any other function, except
+// The states and masks that texts of an embedded language share. A cache is not safe
+// for threads by itself: a thread calls hold() before any other function, except
 // number().
 //
 // Exceptions leave positions as they were.
-class EmbeddedStates {
+class EmbeddedCache {
  public:
-  virtual ~EmbeddedStates() = default;
+  virtual ~EmbeddedCache() = default;
 
-  // Holds the states for this thread until release(), and bounds the work until then.
+  // Holds the cache for this thread until release(), and bounds the work until then.
   virtual void hold() = 0;
   virtual void release() noexcept = 0;
 
@@ -78,9 +78,9 @@ class EmbeddedStates {
   // Cheap; false does not prove a difference.
   virtual bool are_equal(const EmbeddedPosition& a, const EmbeddedPosition& b) = 0;
 
-  // The effect of all tokens. Computes it on a miss, at the cost of a mask. `followers`:
-  // the bytes that may follow the text. Exits with no such byte below them may be
-  // missing.
+  // The effect of all tokens. Computes it on a miss, at the cost of a mask.
+  // `followers`: the bytes that may follow the text. Exits with no such byte below them
+  // may be missing.
   virtual EmbeddedView view(const EmbeddedPosition& position, const ByteSet& followers) = 0;
 
   // The cached view, or nothing on a miss. Never computes a mask.
@@ -93,11 +93,11 @@ class EmbeddedStates {
   // The bytes that must follow, where the text may not end.
   virtual std::string forced(const EmbeddedPosition& position) = 0;
 
-  // Bytes that complete the text, the fewest if they are found quickly. Adds the steps of
-  // a Budget that this takes to `work`.
+  // Bytes that complete the text, the fewest if they are found quickly. Adds the steps
+  // of a Budget that this takes to `work`.
   virtual std::optional<std::string> short_end(const EmbeddedPosition& position, uint64_t& work) = 0;
 
-  // A unique_number() of these states.
+  // A unique_number() of this cache.
   virtual uint32_t number() const = 0;
 };
 
@@ -107,13 +107,13 @@ class EmbeddedLanguage {
   virtual ~EmbeddedLanguage() = default;
   virtual const VocabularyTrie& embedded_vocabulary() const = 0;
   virtual const ByteSet& first_bytes() const = 0;
-  virtual size_t memory_bytes() = 0;  // of all states in use
+  virtual size_t memory_bytes() = 0;  // of all caches in use
 
-  // The states for new texts to use now.
-  virtual std::shared_ptr<EmbeddedStates> embedded_states() = 0;
+  // The cache for new texts to use now.
+  virtual std::shared_ptr<EmbeddedCache> embedded_cache() = 0;
 
-  // States that no other text has used.
-  virtual std::shared_ptr<EmbeddedStates> new_embedded_states() = 0;
+  // A cache that no other text has used.
+  virtual std::shared_ptr<EmbeddedCache> new_embedded_cache() = 0;
 };
 
 }  // namespace structout::engine

@@ -1,10 +1,10 @@
-// Lets allocations of the engine fail, each once: while constraints compile and while texts are
-// read. What fails must be an error of its own call: afterwards the same text and others have
-// the masks that they had before.
+// Lets allocations of the engine fail, each once: while constraints compile and while
+// texts are read. What fails must be an error of its own call: afterwards the same text
+// and others have the masks that they had before.
 //
-// Arguments: the first seed, seconds, and a file of JSON schemas, one a line. Prints how many
-// constraints there were and how many allocations failed, then each finding. Prints the seed on
-// stderr before it begins, for those that end the process.
+// Arguments: the first seed, seconds, and a file of JSON schemas, one a line. Prints
+// how many constraints there were and how many allocations failed, then each finding.
+// Prints the seed on stderr before it begins, for those that end the process.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -16,10 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "context_free/grammar_index.h"
+#include "context_free/compiled_grammar.h"
 #include "context_free/grammar_matcher.h"
+#include "json/compiled_schema.h"
 #include "json/errors.h"
-#include "json/schema_index.h"
 #include "json/schema_matcher.h"
 #include "masks/token_index.h"
 #include "random_grammar.h"
@@ -75,7 +75,8 @@ using Compile = std::function<MakeMatcher()>;
 long num_faults = 0;
 std::vector<std::string> findings;
 
-// Calls with one failing allocation; with 0 none fails. Returns whether the call came to an end.
+// Calls with one failing allocation; with 0 none fails. Returns whether the call came
+// to an end.
 bool with_fault(long allocation, const std::function<void()>& call) {
   num_allocations = 0;
   failing_allocation = allocation;
@@ -118,8 +119,8 @@ Text drawn(engine::Matcher& matcher) {
   return text;
 }
 
-// What differs when the text is read again. Empty also where the matcher has an error of its
-// own, if `may_fail`.
+// What differs when the text is read again. Empty also where the matcher has an error
+// of its own, if `may_fail`.
 std::string difference(engine::Matcher& matcher, const Text& text, bool may_fail) {
   std::vector<uint32_t> row(matcher.row_words());
   for (size_t i = 0; i < text.rows.size(); ++i) {
@@ -204,7 +205,7 @@ int main(int, char** arguments) {
         std::string schema = corpus[below(corpus.size())];
         compile = [&, schema] {
           auto index =
-              std::make_shared<json::SchemaIndex>(schema, json::SchemaOptions(), json::TextForm(), limits, tokens);
+              std::make_shared<json::CompiledSchema>(schema, json::SchemaOptions(), json::TextForm(), limits, tokens);
           return [&, index] { return std::make_unique<json::SchemaMatcher>(index, std::vector<uint32_t>{stop}); };
         };
         break;
@@ -224,7 +225,7 @@ int main(int, char** arguments) {
         compile = [&, grammar, growth] {
           auto network =
               std::make_shared<context_free::Network>(grammar->rules, grammar->root, grammar->options, limits);
-          auto index = std::make_shared<context_free::GrammarIndex>(network, limits, tokens, growth);
+          auto index = std::make_shared<context_free::CompiledGrammar>(network, limits, tokens, growth);
           if (index->is_empty()) throw std::runtime_error("empty");
           return
               [&, index] { return std::make_unique<context_free::GrammarMatcher>(index, std::vector<uint32_t>{stop}); };

@@ -1,9 +1,10 @@
-// Builds random grammars, with and without a lexer, with embedded schemas and earlier ones of
-// these grammars, and with tokens that are read by their ids, and reads texts that follow
-// their masks or do not. Compares each mask with a walk over whole places, and asks which
-// parts of whole texts were read as which rules. Built with sanitizers, or to hunt at length.
-// Arguments: the seed, the number of grammars, and seconds of CPU time after which no more of
-// them are begun. Prints how many grammars had texts, and how many were refused.
+// Builds random grammars, with and without a lexer, with embedded schemas and earlier
+// ones of these grammars, and with tokens that are read by their ids, and reads texts
+// that follow their masks or do not. Compares each mask with a walk over whole places,
+// and asks which parts of whole texts were read as which rules. Built with sanitizers,
+// or to hunt at length. Arguments: the seed, the number of grammars, and seconds of CPU
+// time after which no more of them are begun. Prints how many grammars had texts, and
+// how many were refused.
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -20,7 +21,7 @@ using namespace structout::random_grammars;
 namespace {
 
 // Adds a grammar in the place of an earlier one, if it can be embedded.
-void embed(const std::shared_ptr<context_free::GrammarIndex>& index, size_t num_schemas, Languages& languages) try {
+void embed(const std::shared_ptr<context_free::CompiledGrammar>& index, size_t num_schemas, Languages& languages) try {
   constexpr size_t kMaxGrammars = 4;
   auto grammar = std::make_shared<context_free::EmbeddedGrammar>(index);
   if (grammar->first_bytes().none()) return;
@@ -51,7 +52,8 @@ int main(int, char** arguments) {
     try {
       auto network = std::make_shared<context_free::Network>(grammar.rules, grammar.root, grammar.options, limits);
       context_free::as_automaton(*network, limits);
-      auto index = std::make_shared<context_free::GrammarIndex>(network, limits, tokens, below(2) == 0 ? 1 : 8 << 20);
+      auto index =
+          std::make_shared<context_free::CompiledGrammar>(network, limits, tokens, below(2) == 0 ? 1 : 8 << 20);
       if (index->is_empty()) {
         ++num_refused;
         continue;

@@ -1,5 +1,5 @@
-// Texts of random grammars that follow their masks or do not. Each mask is compared with a
-// walk over whole places.
+// Texts of random grammars that follow their masks or do not. Each mask is compared
+// with a walk over whole places.
 #pragma once
 
 #include <cstdio>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "context_free/captures.h"
-#include "context_free/grammar_index.h"
+#include "context_free/compiled_grammar.h"
 #include "context_free/grammar_matcher.h"
 #include "random_grammar.h"
 
@@ -24,7 +24,7 @@ namespace structout::random_grammars {
 }
 
 // Ends the process if something disagrees. `stop`: the stop token.
-inline void read_text(const std::shared_ptr<context_free::GrammarIndex>& index,
+inline void read_text(const std::shared_ptr<context_free::CompiledGrammar>& index,
                       const context_free::CaptureParser& parser, uint32_t stop, int num_steps = 25) {
   context_free::GrammarMatcher matcher(index, {stop});
   std::vector<uint32_t> row(matcher.row_words());

@@ -12,8 +12,8 @@
 
 #include "base/limits.h"
 #include "json/closure.h"
+#include "json/compiled_schema.h"
 #include "json/errors.h"
-#include "json/schema_index.h"
 #include "json/schema_matcher.h"
 
 using namespace structout;
@@ -89,7 +89,7 @@ int64_t next_token(const std::vector<uint32_t>& row, uint32_t size) {
   return first;
 }
 
-void walk(const std::shared_ptr<json::SchemaIndex>& index) {
+void walk(const std::shared_ptr<json::CompiledSchema>& index) {
   json::SchemaMatcher matcher(index, {0});
   uint32_t size = index->shared_vocabulary()->size();
   std::vector<uint32_t> row(index->shared_vocabulary()->row_words());
@@ -136,8 +136,8 @@ int main(int, char** arguments) {
     if (below(2) == 0) form.key_order = json::KeyOrderRule::kDeclared;
     try {
       auto index =
-          std::make_shared<json::SchemaIndex>(schema, json::SchemaOptions(), form, limits, vocabulary, 1 << 16);
-      if (i % 7 == 0) index->states()->closed(limits);
+          std::make_shared<json::CompiledSchema>(schema, json::SchemaOptions(), form, limits, vocabulary, 1 << 16);
+      if (i % 7 == 0) index->cache()->closed(limits);
       ++num_compiled;
       walk(index);
     } catch (const json::SchemaError&) {

@@ -1,5 +1,5 @@
-// Random grammars, with and without a lexer, with embedded schemas and with tokens that are
-// read by their ids, and a vocabulary for their texts.
+// Random grammars, with and without a lexer, with embedded schemas and with tokens that
+// are read by their ids, and a vocabulary for their texts.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "context_free/network.h"
-#include "json/schema_index.h"
+#include "json/compiled_schema.h"
 #include "regular/rules.h"
 
 namespace structout::random_grammars {
@@ -121,9 +121,9 @@ inline Languages schemas(const std::shared_ptr<const engine::VocabularyTrie>& to
     json::TextForm form;
     if (below(2) == 0) form.key_order = json::KeyOrderRule::kDeclared;
     if (below(2) == 0) form.whitespace.rule = json::WhitespaceRule::kCompact;
-    size_t max_growth = below(2) == 0 ? 1 : json::SchemaIndex::kMaxGrowth;
-    languages.push_back(
-        std::make_shared<json::SchemaIndex>(schema, json::SchemaOptions(), form, engine::Limits(), tokens, max_growth));
+    size_t max_growth = below(2) == 0 ? 1 : json::CompiledSchema::kMaxGrowth;
+    languages.push_back(std::make_shared<json::CompiledSchema>(schema, json::SchemaOptions(), form, engine::Limits(),
+                                                               tokens, max_growth));
   }
   return languages;
 }

@@ -1,7 +1,8 @@
-// Walks through the schemas of a file, one a line. After the schema, and tabs, may be all
-// of its texts without spaces: then each mask must be that of these texts. Otherwise walks
-// prefer few characters, so that values come again, and must end. Prints what is wrong,
-// some texts with the numbers of their lines, and how many walks there were.
+// Walks through the schemas of a file, one a line. After the schema, and tabs, may be
+// all of its texts without spaces: then each mask must be that of these texts.
+// Otherwise walks prefer few characters, so that values come again, and must end.
+// Prints what is wrong, some texts with the numbers of their lines, and how many walks
+// there were.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -13,8 +14,8 @@
 #include <vector>
 
 #include "base/limits.h"
+#include "json/compiled_schema.h"
 #include "json/errors.h"
-#include "json/schema_index.h"
 #include "json/schema_matcher.h"
 
 using namespace structout;
@@ -34,7 +35,7 @@ bool is_space(uint32_t byte) { return byte == ' ' || byte == '\n' || byte == '\t
 
 class Walk {
  public:
-  explicit Walk(const std::shared_ptr<json::SchemaIndex>& index)
+  explicit Walk(const std::shared_ptr<json::CompiledSchema>& index)
       : matcher_(index, {kStop}), row_(index->shared_vocabulary()->row_words()) {}
 
   const std::string& text() const { return text_; }
@@ -120,8 +121,8 @@ std::string walk_on(Walk& walk, bool& is_complete) {
 
 }  // namespace
 
-// Arguments: how many walks each schema takes, the file, a seed, and whether keys come in
-// the declared order.
+// Arguments: how many walks each schema takes, the file, a seed, and whether keys come
+// in the declared order.
 int main(int, char** arguments) {
   int num_walks = std::atoi(arguments[1]);
   rng.seed(uint64_t(std::atoll(arguments[3])));
@@ -143,8 +144,8 @@ int main(int, char** arguments) {
     for (std::string text; std::getline(parts, text, '\t');) texts.push_back(text);
     std::sort(texts.begin(), texts.end());
     try {
-      auto index = std::make_shared<json::SchemaIndex>(schema, json::SchemaOptions(), form, engine::Limits(),
-                                                       vocabulary, 1 << 16);
+      auto index = std::make_shared<json::CompiledSchema>(schema, json::SchemaOptions(), form, engine::Limits(),
+                                                          vocabulary, 1 << 16);
       for (int i = 0; i < num_walks; ++i, ++total) {
         Walk walk(index);
         bool is_complete = true;

@@ -6,7 +6,7 @@ import itertools
 import random
 
 from soak.hunt import Hunter, Tally
-from structout.grammar.native.grammars import GrammarIndex
+from structout.grammar.native.grammars import CompiledGrammar
 from support.random_tags import BYTES, random_format, rules_of
 from support.tag_texts import is_text_of
 
@@ -22,7 +22,7 @@ class Tags(Hunter):
             part = random_format(rng, rng.choice([1, 2, 2, 3]))
             expected = [text for text in TEXTS if is_text_of({"format": part}, text)]
             rules = rules_of(part)
-            engines = {"grammar": GrammarIndex(rules, BYTES), "automaton": rules.automaton()}
+            engines = {"grammar": CompiledGrammar(rules, BYTES), "automaton": rules.automaton()}
             for name, engine in engines.items():
                 if engine is None:  # too large for an automaton
                     tally.executions["tags without an automaton"] += 1

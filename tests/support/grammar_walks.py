@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from structout.grammar.native.grammar_index import GrammarIndex
+from structout.grammar.native.compiled_grammar import CompiledGrammar
 from structout.grammar.native.grammars import ContextFreeGrammar
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
@@ -17,7 +17,7 @@ BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_id
 Mask = Any  # a row of np.uint32
 
 
-def started(index: GrammarIndex, vocabulary: Vocabulary = BYTES) -> ContextFreeGrammar:
+def started(index: CompiledGrammar, vocabulary: Vocabulary = BYTES) -> ContextFreeGrammar:
     """The position of the empty text."""
     return ContextFreeGrammar(index, vocabulary.size, vocabulary.stop_token_ids, None)
 

@@ -62,7 +62,9 @@ class JsonEngine:
         data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
         limits = DEFAULT_LIMITS.as_native()
         limits.seconds = seconds
-        return core().SchemaIndex(data, self._options, self._form, options.pop("limits", limits), self.trie, **options)
+        return core().CompiledSchema(
+            data, self._options, self._form, options.pop("limits", limits), self.trie, **options
+        )
 
     def walk(self, index: Any) -> EngineWalk:
         """The start of a text."""

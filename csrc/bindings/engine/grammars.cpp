@@ -14,7 +14,7 @@
 #include "bindings/engine/run.h"
 #include "context_free/as_automaton.h"
 #include "context_free/captures.h"
-#include "context_free/grammar_index.h"
+#include "context_free/compiled_grammar.h"
 #include "context_free/grammar_matcher.h"
 #include "context_free/network.h"
 
@@ -22,9 +22,9 @@ namespace structout::engine {
 
 using context_free::Capture;
 using context_free::CaptureParser;
-using context_free::GrammarIndex;
+using context_free::CompiledGrammar;
+using context_free::GrammarCache;
 using context_free::GrammarMatcher;
-using context_free::GrammarStates;
 using context_free::Network;
 using context_free::NetworkOptions;
 
@@ -84,38 +84,40 @@ void define_grammars(py::module_& module) {
         return spans;
       });
 
-  py::class_<GrammarIndex, std::shared_ptr<GrammarIndex>>(module, "GrammarIndex")
+  py::class_<CompiledGrammar, std::shared_ptr<CompiledGrammar>>(module, "CompiledGrammar")
       .def(py::init([](std::shared_ptr<Network> network, const Limits& limits,
                        std::shared_ptr<const VocabularyTrie> vocabulary, size_t max_growth) {
              return run(true, [&] {
-               return std::make_shared<GrammarIndex>(std::move(network), limits, std::move(vocabulary), max_growth);
+               return std::make_shared<CompiledGrammar>(std::move(network), limits, std::move(vocabulary), max_growth);
              });
            }),
            py::arg("network"), py::arg("limits"), py::arg("vocabulary"),
-           py::arg("max_growth") = GrammarIndex::kMaxGrowth)
-      .def_property_readonly("is_empty", [](GrammarIndex& self) { return run(true, [&] { return self.is_empty(); }); })
-      .def_property_readonly("num_states", [](GrammarIndex& self) { return self.states()->num_states(); })
-      .def_property_readonly("num_masks", [](GrammarIndex& self) { return self.parts().masks.num_masks(); })
-      .def_property_readonly("num_pieces", [](GrammarIndex& self) { return self.parts().masks.num_pieces(); })
-      .def_property_readonly("num_trie_steps", [](GrammarIndex& self) { return self.parts().masks.num_trie_steps(); })
-      .def_property_readonly("work", [](GrammarIndex& self) { return self.parts().budget.total(); })
-      .def_property_readonly("memory_bytes", &GrammarIndex::memory_bytes)
-      .def("matches", [](GrammarIndex& self, const py::bytes& given) {
+           py::arg("max_growth") = CompiledGrammar::kMaxGrowth)
+      .def_property_readonly("is_empty",
+                             [](CompiledGrammar& self) { return run(true, [&] { return self.is_empty(); }); })
+      .def_property_readonly("num_states", [](CompiledGrammar& self) { return self.cache()->num_states(); })
+      .def_property_readonly("num_masks", [](CompiledGrammar& self) { return self.parts().masks.num_masks(); })
+      .def_property_readonly("num_pieces", [](CompiledGrammar& self) { return self.parts().masks.num_pieces(); })
+      .def_property_readonly("num_trie_steps",
+                             [](CompiledGrammar& self) { return self.parts().masks.num_trie_steps(); })
+      .def_property_readonly("work", [](CompiledGrammar& self) { return self.parts().budget.total(); })
+      .def_property_readonly("memory_bytes", &CompiledGrammar::memory_bytes)
+      .def("matches", [](CompiledGrammar& self, const py::bytes& given) {
         std::string text = given;
         return run(true, [&] {
-          std::shared_ptr<GrammarStates> states = self.states();
+          std::shared_ptr<GrammarCache> cache = self.cache();
           const uint8_t* begin = reinterpret_cast<const uint8_t*>(text.data());
-          context_free::TextPlace place = states->start();
+          context_free::TextPlace place = cache->start();
           for (size_t i = 0; i < text.size() && !place.is_dead(); ++i) {
-            place = states->after(place, begin + i, begin + i + 1);
+            place = cache->after(place, begin + i, begin + i + 1);
           }
-          return !place.is_dead() && states->may_end(place);
+          return !place.is_dead() && cache->may_end(place);
         });
       });
 
   define_matcher<GrammarMatcher>(module, "GrammarMatcher")
-      .def(py::init([](const std::shared_ptr<GrammarIndex>& index, const std::vector<uint32_t>& stop_tokens) {
-        return run_short_first([&] { return std::make_unique<GrammarMatcher>(index, stop_tokens); });
+      .def(py::init([](const std::shared_ptr<CompiledGrammar>& grammar, const std::vector<uint32_t>& stop_tokens) {
+        return run_short_first([&] { return std::make_unique<GrammarMatcher>(grammar, stop_tokens); });
       }))
       .def_property_readonly("state",
                              [](const GrammarMatcher& self) { return run(true, [&] { return self.place_number(); }); })

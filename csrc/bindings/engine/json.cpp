@@ -10,22 +10,22 @@
 #include "bindings/engine/matchers.h"
 #include "bindings/engine/module.h"
 #include "bindings/engine/run.h"
-#include "json/schema_index.h"
+#include "json/compiled_schema.h"
 #include "json/schema_matcher.h"
 
 namespace structout::engine {
 
 namespace {
 
-std::shared_ptr<json::SchemaIndex> compile(const py::bytes& given, const json::SchemaOptions& options,
-                                           const json::TextForm& form, const Limits& limits,
-                                           std::shared_ptr<const VocabularyTrie> vocabulary, size_t max_growth) {
+std::shared_ptr<json::CompiledSchema> compile(const py::bytes& given, const json::SchemaOptions& options,
+                                              const json::TextForm& form, const Limits& limits,
+                                              std::shared_ptr<const VocabularyTrie> vocabulary, size_t max_growth) {
   std::string schema = given;
   return run(true, [&] {
     json::SchemaOptions with_bytes = options;
     for (int byte = 0; byte < 256; ++byte) with_bytes.allowed_bytes[size_t(byte)] = vocabulary->has_byte(uint8_t(byte));
-    return std::make_shared<json::SchemaIndex>(std::move(schema), std::move(with_bytes), form, limits,
-                                               std::move(vocabulary), max_growth);
+    return std::make_shared<json::CompiledSchema>(std::move(schema), std::move(with_bytes), form, limits,
+                                                  std::move(vocabulary), max_growth);
   });
 }
 
@@ -72,31 +72,31 @@ void define_json(py::module_& module) {
             self.key_order = is_declared ? json::KeyOrderRule::kDeclared : json::KeyOrderRule::kAny;
           });
 
-  py::class_<json::SchemaIndex, std::shared_ptr<json::SchemaIndex>>(module, "SchemaIndex")
+  py::class_<json::CompiledSchema, std::shared_ptr<json::CompiledSchema>>(module, "CompiledSchema")
       .def(py::init(&compile), py::arg("schema"), py::arg("options"), py::arg("form"), py::arg("limits"),
-           py::arg("vocabulary"), py::arg("max_growth") = json::SchemaIndex::kMaxGrowth)
+           py::arg("vocabulary"), py::arg("max_growth") = json::CompiledSchema::kMaxGrowth)
       .def_property_readonly(
           "num_states",
-          [](json::SchemaIndex& self) { return run_short_first([&] { return self.states()->num_states(); }); })
-      .def_property_readonly("num_masks", [](json::SchemaIndex& self) { return self.states()->num_masks(); })
-      .def_property_readonly("memory_bytes", &json::SchemaIndex::memory_bytes)
+          [](json::CompiledSchema& self) { return run_short_first([&] { return self.cache()->num_states(); }); })
+      .def_property_readonly("num_masks", [](json::CompiledSchema& self) { return self.cache()->num_masks(); })
+      .def_property_readonly("memory_bytes", &json::CompiledSchema::memory_bytes)
       .def_property_readonly(
-          "work", [](json::SchemaIndex& self) { return run_short_first([&] { return self.states()->work(); }); })
-      .def_property_readonly("annotations", &json::SchemaIndex::annotations)
-      .def("closed", [](json::SchemaIndex& self,
-                        const Limits& limits) { return run(true, [&] { return self.states()->closed(limits); }); })
-      .def("matches", [](json::SchemaIndex& self, const py::bytes& given) {
+          "work", [](json::CompiledSchema& self) { return run_short_first([&] { return self.cache()->work(); }); })
+      .def_property_readonly("annotations", &json::CompiledSchema::annotations)
+      .def("closed", [](json::CompiledSchema& self,
+                        const Limits& limits) { return run(true, [&] { return self.cache()->closed(limits); }); })
+      .def("matches", [](json::CompiledSchema& self, const py::bytes& given) {
         std::string text = given;
         return run(true, [&] {
-          std::shared_ptr<json::SchemaStates> states = self.states();
-          json::PlacePtr place = states->after(*states->start(), text);
+          std::shared_ptr<json::SchemaCache> cache = self.cache();
+          json::PlacePtr place = cache->after(*cache->start(), text);
           return place != nullptr && place->is_complete;
         });
       });
 
   define_matcher<json::SchemaMatcher>(module, "SchemaMatcher")
-      .def(py::init([](const std::shared_ptr<json::SchemaIndex>& index, const std::vector<uint32_t>& stop_tokens) {
-        return run_short_first([&] { return std::make_unique<json::SchemaMatcher>(index, stop_tokens); });
+      .def(py::init([](const std::shared_ptr<json::CompiledSchema>& schema, const std::vector<uint32_t>& stop_tokens) {
+        return run_short_first([&] { return std::make_unique<json::SchemaMatcher>(schema, stop_tokens); });
       }))
       .def_property_readonly("control_state", [](const json::SchemaMatcher& self) {
         return py::tuple(py::cast(run_short_first([&] { return self.control_state(); })));

@@ -12,7 +12,7 @@
 #include "bindings/engine/module.h"
 #include "bindings/engine/run.h"
 #include "context_free/embedded_grammar.h"
-#include "json/schema_index.h"
+#include "json/compiled_schema.h"
 #include "tags/free_text.h"
 #include "tags/raw_strings.h"
 
@@ -64,11 +64,13 @@ void define_rules(py::module_& module) {
           py::arg("part"), py::arg("is_lazy") = false, py::arg("stop") = py::bytes(),
           py::arg("max_tokens") = py::none(), py::arg("ends_at_limit_only") = false)
       .def("add_json",
-           [](Rules& self, std::shared_ptr<json::SchemaIndex> index) { return self.add_embedded(std::move(index)); })
+           [](Rules& self, std::shared_ptr<json::CompiledSchema> schema) {
+             return self.add_embedded(std::move(schema));
+           })
       .def("add_grammar",
-           [](Rules& self, std::shared_ptr<context_free::GrammarIndex> index) {
+           [](Rules& self, std::shared_ptr<context_free::CompiledGrammar> grammar) {
              return run(true, [&] {
-               return self.add_embedded(std::make_shared<context_free::EmbeddedGrammar>(std::move(index)));
+               return self.add_embedded(std::make_shared<context_free::EmbeddedGrammar>(std::move(grammar)));
              });
            })
       .def("add_tokens", &Rules::add_tokens)

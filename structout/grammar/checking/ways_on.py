@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from structout.errors import GrammarError
 from structout.grammar.checking.spelled_text import Piece
+from structout.grammar.native.compiled_grammar import CompiledGrammar
 from structout.grammar.native.extension import grammar_errors
-from structout.grammar.native.grammar_index import GrammarIndex
 from structout.grammar.native.grammars import ContextFreeGrammar
 from structout.grammar.native.rules import RuleSet
 from structout.grammar.vocabulary import Vocabulary
@@ -67,7 +67,7 @@ class WaysOn:
 
     def __init__(self, rules: RuleSet, vocabulary: Vocabulary):
         self._grammar = ContextFreeGrammar(
-            GrammarIndex(rules, vocabulary), vocabulary.size, vocabulary.stop_token_ids, None
+            CompiledGrammar(rules, vocabulary), vocabulary.size, vocabulary.stop_token_ids, None
         )
         self._labels = rules.labels or {}
         self._parser = rules.label_parser()

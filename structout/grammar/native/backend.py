@@ -14,11 +14,11 @@ from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend, StructuredOutputGrammar
 from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
+from structout.grammar.native.compiled_grammar import CompiledGrammar
 from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.native.grammar_context import GrammarContext
-from structout.grammar.native.grammar_index import GrammarIndex
 from structout.grammar.native.grammars import ContextFreeGrammar, compile_grammar, parse_grammar
-from structout.grammar.native.json_schema import DEFAULT_FORM, JsonSchemaGrammar, SchemaIndex, TextForm
+from structout.grammar.native.json_schema import DEFAULT_FORM, CompiledSchema, JsonSchemaGrammar, TextForm
 from structout.grammar.native.lenient import without
 from structout.grammar.native.matcher import FsmGrammar
 from structout.grammar.native.native_grammar import NativeGrammar, mask_memory
@@ -34,7 +34,7 @@ _MAX_LEFT_OUT = 64  # keywords of a lenient schema
 
 _JSON_OBJECT = '{"type": "object"}'
 
-_Compiled = Automaton | SchemaIndex | GrammarIndex
+_Compiled = Automaton | CompiledSchema | CompiledGrammar
 
 
 class FsmBackend(StructuredOutputBackend):
@@ -137,7 +137,7 @@ class FsmBackend(StructuredOutputBackend):
         else:
             native = self.compile_native(constraint)
             rules = RuleSet("text", limits, is_labelled=True)
-            if isinstance(native, SchemaIndex):
+            if isinstance(native, CompiledSchema):
                 part = rules.json(native)
             else:
                 part = rules.add_automaton(cast(Automaton, native))
@@ -196,7 +196,7 @@ class FsmBackend(StructuredOutputBackend):
             case StructuredOutputOptions.JSON | StructuredOutputOptions.JSON_OBJECT:
                 schema = constraint.spec if kind is StructuredOutputOptions.JSON else _JSON_OBJECT
                 ignored = STANDARD_FORMATS if constraint.lenient else ()
-                return SchemaIndex(
+                return CompiledSchema(
                     schema, self.vocabulary, self._form_of(constraint), limits, ignored, dict(constraint.schemas)
                 )
             case StructuredOutputOptions.REGEX:
@@ -213,7 +213,7 @@ class FsmBackend(StructuredOutputBackend):
                     tag = None if error.pointer is None else tag_around(constraint.value, error.pointer)
                     raise (error if tag is None else error.inside(f"the tag {tag!r}")) from None
                 automaton = None if constraint.tag_schemas else rules.automaton()
-                return GrammarIndex(rules, self.vocabulary) if automaton is None else automaton
+                return CompiledGrammar(rules, self.vocabulary) if automaton is None else automaton
 
     def serialize(self, grammar: StructuredOutputGrammar) -> bytes | None:
         return grammar.index.automaton.serialize() if isinstance(grammar, FsmGrammar) else None
@@ -243,9 +243,9 @@ class FsmBackend(StructuredOutputBackend):
         self._refuse_empty(constraint, native)
         stops = self.vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
         grammar: NativeGrammar
-        if isinstance(native, SchemaIndex):
+        if isinstance(native, CompiledSchema):
             grammar = JsonSchemaGrammar(native, self.vocabulary.size, stops, self._canonical_tokenizer)
-        elif isinstance(native, GrammarIndex):
+        elif isinstance(native, CompiledGrammar):
             grammar = ContextFreeGrammar(native, self.vocabulary.size, stops, self._canonical_tokenizer)
         else:
             index = TokenIndex(native, self.vocabulary)
@@ -258,7 +258,7 @@ class FsmBackend(StructuredOutputBackend):
         return bool(cast(NativeGrammar, grammar).matcher.allows_any())
 
     def _refuse_empty(self, constraint: Constraint, native: _Compiled) -> None:
-        if not isinstance(native, SchemaIndex) and native.is_empty:  # SchemaIndex refuses by itself
+        if not isinstance(native, CompiledSchema) and native.is_empty:  # CompiledSchema refuses by itself
             message = f"the {constraint.kind.value} constraint allows no text at all"
             raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE)
 
@@ -277,7 +277,7 @@ def _not_enforced(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The parts of a lenient constraint that are not enforced, and the formats that
     constrain nothing."""
-    annotations = native.annotations if isinstance(native, SchemaIndex) else tuple(schemas.annotations)
+    annotations = native.annotations if isinstance(native, CompiledSchema) else tuple(schemas.annotations)
     weakened = (*left_out, *schemas.weakened)
     if not annotations or not constraint.lenient:
         return weakened, annotations

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from structout.errors import GrammarError, GrammarErrorKind
-from structout.grammar.native.grammar_index import GrammarIndex
-from structout.grammar.native.json_schema import DEFAULT_FORM, SchemaIndex, TextForm
+from structout.grammar.native.compiled_grammar import CompiledGrammar
+from structout.grammar.native.json_schema import DEFAULT_FORM, CompiledSchema, TextForm
 from structout.grammar.native.rules import RuleSet, bounded_int
 from structout.grammar.vocabulary import Vocabulary
 
@@ -48,7 +48,7 @@ class GrammarContext:
             GrammarError: the schema is malformed, unsupported or allows no text.
             GrammarLimitError: it would exceed one of the limits of the rules.
         """
-        return rules.json(SchemaIndex(schema, self._known_vocabulary, self._form, rules.limits))
+        return rules.json(CompiledSchema(schema, self._known_vocabulary, self._form, rules.limits))
 
     def add_grammar(self, rules: RuleSet, inside: RuleSet) -> int:
         """Add a text of a grammar with a lexer and ``%ignore`` of its own.
@@ -64,7 +64,7 @@ class GrammarContext:
         if inside.captured:
             message = "captures are not supported in a grammar with a lexer that is inside of another"
             raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
-        index = GrammarIndex(inside, self._known_vocabulary)
+        index = CompiledGrammar(inside, self._known_vocabulary)
         if index.is_empty:
             raise GrammarError("the grammar inside allows no text", kind=GrammarErrorKind.IMPOSSIBLE)
         part = rules.add_grammar(index.native)

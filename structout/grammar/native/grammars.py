@@ -6,9 +6,9 @@ from structout.constraints.grammar_texts import is_gbnf
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.native import gbnf, lark
 from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
+from structout.grammar.native.compiled_grammar import CompiledGrammar
 from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.native.grammar_context import NO_CONTEXT, GrammarContext
-from structout.grammar.native.grammar_index import GrammarIndex
 from structout.grammar.native.native_grammar import NativeGrammar
 from structout.grammar.native.rules import RuleSet
 from structout.grammar.vocabulary import Vocabulary
@@ -33,7 +33,7 @@ def compile_grammar(
     vocabulary: Vocabulary,
     limits: AutomatonLimits = DEFAULT_LIMITS,
     context: GrammarContext | None = None,
-) -> Automaton | GrammarIndex:
+) -> Automaton | CompiledGrammar:
     """Compile a grammar: into an automaton where that is possible.
 
     Args:
@@ -46,7 +46,7 @@ def compile_grammar(
     """
     rules = parse_grammar(text, limits, context or GrammarContext(vocabulary))
     automaton = rules.automaton()
-    return GrammarIndex(rules, vocabulary) if automaton is None else automaton
+    return CompiledGrammar(rules, vocabulary) if automaton is None else automaton
 
 
 class ContextFreeGrammar(NativeGrammar):
@@ -61,7 +61,7 @@ class ContextFreeGrammar(NativeGrammar):
 
     def __init__(
         self,
-        index: GrammarIndex,
+        index: CompiledGrammar,
         vocab_size: int,
         stop_token_ids: Sequence[int],
         canonical_tokenizer: CanonicalTokenizer | None,
@@ -71,7 +71,7 @@ class ContextFreeGrammar(NativeGrammar):
         self._index = index
 
     @property
-    def index(self) -> GrammarIndex:
+    def index(self) -> CompiledGrammar:
         """The grammar that all copies and forks share."""
         return self._index
 

@@ -68,7 +68,7 @@ _NARROWER_FORMATS = {name for name, each in FORMATS.items() if each.is_narrower}
 _CLOSURE_LIMITS = AutomatonLimits(states=50_000, seconds=0.05)
 
 
-class SchemaIndex:
+class CompiledSchema:
     """A JSON schema whose steps are tokens. Threads may share it.
 
     Its states and masks are made when a text first reaches them. Once texts have made
@@ -111,7 +111,7 @@ class SchemaIndex:
             options.formats = native_formats(**choice)
             try:
                 with grammar_errors():
-                    self.native = core().SchemaIndex(
+                    self.native = core().CompiledSchema(
                         schema.encode(), options, native_form, limits.as_native(), vocabulary_trie(vocabulary)
                     )
                 return
@@ -192,7 +192,7 @@ class JsonSchemaGrammar(NativeGrammar):
 
     def __init__(
         self,
-        index: SchemaIndex,
+        index: CompiledSchema,
         vocab_size: int,
         stop_token_ids: Sequence[int],
         canonical_tokenizer: CanonicalTokenizer | None,
@@ -202,7 +202,7 @@ class JsonSchemaGrammar(NativeGrammar):
         self._index = index
 
     @property
-    def index(self) -> SchemaIndex:
+    def index(self) -> CompiledSchema:
         """The schema that all copies and forks share."""
         return self._index
 

@@ -9,7 +9,7 @@ from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.native.automaton import Automaton, AutomatonLimits
 from structout.grammar.native.captures import CapturedRule
 from structout.grammar.native.extension import core, grammar_errors
-from structout.grammar.native.json_schema import SchemaIndex
+from structout.grammar.native.json_schema import CompiledSchema
 
 _AUTOMATON_SECONDS = 0.2
 _LARGEST_BOUND = 1 << 30  # exceeds every limit on nodes
@@ -145,7 +145,7 @@ class RuleSet:
                 self._native_limits,
             )
 
-    def json(self, index: SchemaIndex) -> int:
+    def json(self, index: CompiledSchema) -> int:
         """Add a text of a JSON schema, enforced and written as in a request of its own.
 
         Args:
@@ -158,8 +158,8 @@ class RuleSet:
         It is not empty, and ends wherever the rules go on.
 
         Args:
-            index: the grammar, a ``GrammarIndex`` of the core over the vocabulary that
-                these rules are compiled for.
+            index: the grammar, a ``CompiledGrammar`` of the core over the vocabulary
+                that these rules are compiled for.
 
         Raises:
             GrammarError: the grammar reads tokens by their ids, or counts them.

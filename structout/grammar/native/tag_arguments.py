@@ -8,7 +8,7 @@ from structout.constraints.tools.schema_kinds import Node, below, branches_of, k
 from structout.constraints.tools.styles import LOOKS_LIKE_JSON, STRING, ArgumentStyle
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.native.automaton import Automaton
-from structout.grammar.native.json_schema import SchemaIndex
+from structout.grammar.native.json_schema import CompiledSchema
 from structout.grammar.native.rules import RuleSet
 
 # Keywords of an object that hold for every text, since only known keys are written.
@@ -36,7 +36,7 @@ class Schemas(Protocol):
 
     def index(
         self, pointer: str | None, types: Collection[str] = (), excluded: Collection[str] = ()
-    ) -> SchemaIndex | None: ...
+    ) -> CompiledSchema | None: ...
 
     def strings(self, pointer: str | None, excluded: Collection[str]) -> Automaton | None: ...
 

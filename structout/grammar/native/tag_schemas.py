@@ -14,7 +14,7 @@ from structout.constraints.tools.styles import STYLES
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.native.automaton import Automaton, AutomatonLimits
 from structout.grammar.native.extension import core, grammar_errors
-from structout.grammar.native.json_schema import SchemaIndex, TextForm
+from structout.grammar.native.json_schema import CompiledSchema, TextForm
 from structout.grammar.native.rules import RuleSet, Way
 from structout.grammar.native.structural_tags import SchemaFormat
 from structout.grammar.native.tag_arguments import ArgumentRules
@@ -34,7 +34,7 @@ class TagSchemas:
         vocabulary: the token ids of the model.
         form: how JSON is written, where the tag does not say.
         limits: what each schema may cost.
-        ignored_formats: as in :class:`SchemaIndex`.
+        ignored_formats: as in :class:`CompiledSchema`.
         is_lenient: whether to go without keywords that a style of arguments cannot
             enforce, instead of refusing them.
 
@@ -50,7 +50,7 @@ class TagSchemas:
     is_lenient: bool = False
     annotations: list[str] = field(default_factory=list)
     weakened: list[str] = field(default_factory=list)
-    _indices: dict[object, SchemaIndex | None] = field(default_factory=dict)
+    _indices: dict[object, CompiledSchema | None] = field(default_factory=dict)
     _strings: dict[object, Automaton | None] = field(default_factory=dict)
     _string_rules: dict[object, int | None] = field(default_factory=dict)
 
@@ -94,7 +94,7 @@ class _Document:
 
     def index(
         self, pointer: str | None, types: Collection[str] = (), excluded: Collection[str] = ()
-    ) -> SchemaIndex | None:
+    ) -> CompiledSchema | None:
         """A part of the schema, compiled.
 
         Args:
@@ -112,7 +112,7 @@ class _Document:
             known[key] = None
             try:
                 with self._located(pointer or ""):
-                    known[key] = SchemaIndex(
+                    known[key] = CompiledSchema(
                         schema,
                         self._shared.vocabulary,
                         self._form,
@@ -159,7 +159,7 @@ class _Document:
         place = self._given.pointer + pointer
         return GrammarError(message, kind=kind).at(place, keyword_at(place))
 
-    def _raw_strings(self, index: SchemaIndex, pointer: str | None) -> Automaton:
+    def _raw_strings(self, index: CompiledSchema, pointer: str | None) -> Automaton:
         limits = _STRING_LIMITS.as_native()
         closed = index.native.closed(limits)
         if closed is None:

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from structout.grammar.native.grammar_index import GrammarIndex
+from structout.grammar.native.compiled_grammar import CompiledGrammar
 from structout.grammar.native.grammars import ContextFreeGrammar, compile_grammar
 from structout.masks.bitmask import allocate_token_bitmask
 from support.grammar_cases import program_vocabulary
@@ -20,7 +20,7 @@ TOLERANCE = 1.15
 def costs_of(name, vocabulary):
     """Follow the texts of a grammar by the longest tokens that fit."""
     index = compile_grammar((CORPUS / "grammars" / name).read_text(), vocabulary)
-    assert isinstance(index, GrammarIndex)
+    assert isinstance(index, CompiledGrammar)
     ids = {token: i for i, token in enumerate(vocabulary.token_bytes) if token}
     mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
     seen, walk_steps = set(), 0

@@ -14,11 +14,11 @@ from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError
 from structout.grammar.native.automaton import DEFAULT_LIMITS
 from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.compiled_grammar import CompiledGrammar
 from structout.grammar.native.extension import core
 from structout.grammar.native.grammar_context import GrammarContext
-from structout.grammar.native.grammar_index import GrammarIndex
 from structout.grammar.native.grammars import ContextFreeGrammar, compile_grammar, parse_grammar
-from structout.grammar.native.json_schema import SchemaIndex, TextForm
+from structout.grammar.native.json_schema import CompiledSchema, TextForm
 from structout.grammar.native.rules import RuleSet
 from structout.grammar.native.token_index import text_bytes, vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
@@ -65,12 +65,12 @@ def inner_rules(text):
 
 @functools.cache
 def inner_index(text):
-    return GrammarIndex(inner_rules(text), VOCABULARY)
+    return CompiledGrammar(inner_rules(text), VOCABULARY)
 
 
 @functools.cache
-def schema_index(schema, key_order="any"):
-    return SchemaIndex(schema, VOCABULARY, TextForm(key_order=key_order))
+def compiled_schema(schema, key_order="any"):
+    return CompiledSchema(schema, VOCABULARY, TextForm(key_order=key_order))
 
 
 # Grammars as values: what the judge and the engine read.
@@ -197,7 +197,7 @@ def ends_of_texts(index, symbols, begin):
 
 @functools.cache
 def json_ends(schema, key_order, symbols, begin):
-    return ends_of_texts(schema_index(schema, key_order), symbols, begin)
+    return ends_of_texts(compiled_schema(schema, key_order), symbols, begin)
 
 
 @functools.cache
@@ -211,7 +211,7 @@ def add_part(rules, part):
         case "text":
             return rules.add_text(rest[0])
         case "json":
-            return rules.json(schema_index(*rest))
+            return rules.json(compiled_schema(*rest))
         case "lark":
             return GrammarContext(VOCABULARY).add_grammar(rules, inner_rules(*rest))
         case "tokens":
@@ -243,7 +243,7 @@ def lexed(define):
 
 
 def any_json(rules, schema, key_order="any"):
-    return rules.json(schema_index(json.dumps(schema), key_order))
+    return rules.json(compiled_schema(json.dumps(schema), key_order))
 
 
 def lexed_tags(rules, word, pattern):
@@ -341,7 +341,7 @@ def random_tokens(index, rng, length):
 
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_mask_is_that_of_a_walk_over_whole_places_and_of_trying_each_token(name, num_cases):
-    index = GrammarIndex(GRAMMARS[name](), VOCABULARY)
+    index = CompiledGrammar(GRAMMARS[name](), VOCABULARY)
     rng = random.Random(name)
     num_inside = 0
     for _ in range(num_cases(12, long=200, full=600)):
@@ -368,7 +368,7 @@ def test_mask_is_that_of_a_walk_over_whole_places_and_of_trying_each_token(name,
 @pytest.mark.parametrize("name", SCANNERLESS)
 def test_texts_are_those_that_a_split_into_rules_and_values_explains(name, num_cases):
     rules, rng = SCANNERLESS[name], random.Random(name)
-    index = GrammarIndex(scannerless(name), VOCABULARY)
+    index = CompiledGrammar(scannerless(name), VOCABULARY)
     verdicts = {True: 0, False: 0}
     for _ in range(num_cases(25, long=400, full=2_000)):
         grammar, tokens = random_tokens(index, rng, rng.randint(0, 6))
@@ -401,16 +401,16 @@ def test_texts_are_those_that_a_split_into_rules_and_values_explains(name, num_c
 )
 def test_shortest_end_is_shortest_inside_of_a_value_too(schema, begun, rest):
     rules = RuleSet("root", DEFAULT_LIMITS)
-    part = rules.json(schema_index(json.dumps(schema)))
+    part = rules.json(compiled_schema(json.dumps(schema)))
     rules.define("root", [[rules.add_text("<"), part, rules.add_text(">")]])
-    grammar = started(GrammarIndex(rules, VOCABULARY))
+    grammar = started(CompiledGrammar(rules, VOCABULARY))
     assert grammar.accept_bytes(begun)
     assert grammar.shortest_end() == rest
 
 
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_random_text_is_finished_by_its_completion_and_forced_bytes_follow(name, num_cases):
-    index = GrammarIndex(GRAMMARS[name](), VOCABULARY)
+    index = CompiledGrammar(GRAMMARS[name](), VOCABULARY)
     rng = random.Random(name)
     num_finished = 0
     for _ in range(num_cases(10, long=150, full=500)):
@@ -431,9 +431,9 @@ def test_random_text_is_finished_by_its_completion_and_forced_bytes_follow(name,
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_drafts_forks_rollback_and_new_states_change_nothing(name, num_cases):
     rules, rng = GRAMMARS[name](), random.Random(name)
-    index, moving = GrammarIndex(rules, VOCABULARY), GrammarIndex(rules, VOCABULARY)
+    index, moving = CompiledGrammar(rules, VOCABULARY), CompiledGrammar(rules, VOCABULARY)
     trie = vocabulary_trie(VOCABULARY)
-    moving.native = core().GrammarIndex(rules.network(), rules.limits.as_native(), trie, max_growth=1)
+    moving.native = core().CompiledGrammar(rules.network(), rules.limits.as_native(), trie, max_growth=1)
     for _ in range(num_cases(6, long=60, full=200)):
         _, tokens = random_tokens(index, rng, 14)
         masks = []
@@ -469,10 +469,10 @@ def test_drafts_forks_rollback_and_new_states_change_nothing(name, num_cases):
 def test_value_has_the_masks_that_its_schema_has_alone():
     rules = RuleSet("root", DEFAULT_LIMITS)
     rules.define("root", [[rules.add_text("<t>"), any_json(rules, CLOSED, "declared"), rules.add_text("</t>")]])
-    grammar = started(GrammarIndex(rules, VOCABULARY))
+    grammar = started(CompiledGrammar(rules, VOCABULARY))
     backend = FsmBackend(VOCABULARY, form=TextForm(key_order="declared"))
     alone = backend.compile_grammar(Kind.JSON, json.dumps(CLOSED))
-    alone.matcher = core().SchemaMatcher(schema_index(json.dumps(CLOSED), "declared").native, [STOP])
+    alone.matcher = core().SchemaMatcher(compiled_schema(json.dumps(CLOSED), "declared").native, [STOP])
     assert grammar.accept_bytes(b"<t>{")
     assert alone.accept_bytes(b"{")
     for byte in b'"a": "x", "b": 12':
@@ -484,7 +484,7 @@ def test_value_has_the_masks_that_its_schema_has_alone():
 def test_number_ends_in_front_of_what_follows():
     rules = RuleSet("root", DEFAULT_LIMITS)
     rules.define("root", [[any_json(rules, {"type": "number"}), rules.add_text(".5e;")]])
-    index = GrammarIndex(rules, VOCABULARY)
+    index = CompiledGrammar(rules, VOCABULARY)
     assert index.matches("1.5.5e;")
     assert index.matches("1.5e;")  # the value is 1
     assert not index.matches("1;")
@@ -499,9 +499,9 @@ def test_token_goes_on_after_a_number_that_no_byte_of_json_ends():
     """No token of this vocabulary leads from a number to JSON around it."""
     vocabulary = Vocabulary((*(bytes([byte]) for byte in range(256)), b"1a", b""), stop_token_ids=(257,))
     rules = RuleSet("root", DEFAULT_LIMITS)
-    number = SchemaIndex(json.dumps(INTEGER), vocabulary, TextForm())
+    number = CompiledSchema(json.dumps(INTEGER), vocabulary, TextForm())
     rules.define("root", [[rules.json(number), rules.add_text("a")]])
-    grammar = ContextFreeGrammar(GrammarIndex(rules, vocabulary), vocabulary.size, vocabulary.stop_token_ids, None)
+    grammar = ContextFreeGrammar(CompiledGrammar(rules, vocabulary), vocabulary.size, vocabulary.stop_token_ids, None)
     assert grammar.accept_tokens("r", [ord("-")])
     mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
     grammar.fill_bitmask(mask, 0)
@@ -511,7 +511,7 @@ def test_token_goes_on_after_a_number_that_no_byte_of_json_ends():
 def test_ambiguous_values_do_not_multiply():
     """A number in a list without commas may end after each digit: the ways meet in
     equal places."""
-    index = GrammarIndex(scannerless("numbers"), VOCABULARY)
+    index = CompiledGrammar(scannerless("numbers"), VOCABULARY)
     grammar = started(index)
     assert grammar.accept_bytes(b"1" * 400)
     assert not grammar.error_reason
@@ -544,7 +544,7 @@ def test_texts_whose_schema_has_no_room_beside_others_go_on_alone():
     value = rules.add_json(engine.compile(schema, limits=limits))
     whole = rules.add_sequence([rules.add_text(b"<"), value, rules.add_text(b">")])
     network = core().Network(rules, whole, None, DEFAULT_LIMITS.as_native())
-    index = core().GrammarIndex(network, DEFAULT_LIMITS.as_native(), engine.trie)
+    index = core().CompiledGrammar(network, DEFAULT_LIMITS.as_native(), engine.trie)
     walks = [EngineWalk(engine, core().GrammarMatcher(index, [STOP])) for _ in texts]
     rows = allocate_token_bitmask(8, VOCABULARY.size, pin_memory=False)
     for at in range(0, max(map(len, texts)), 7):
@@ -569,7 +569,7 @@ def test_token_is_read_by_its_id_where_the_grammar_names_it_and_by_its_bytes_els
     named = rules.add_sequence([rules.token([MARKED]), rules.add_text("!")])
     spelled = rules.add_sequence([rules.add_text("<x>"), rules.add_text("?")])
     rules.define("root", [[rules.add_text("a"), named], [rules.add_text("a"), spelled], [rules.add_text("b"), spelled]])
-    grammar = started(GrammarIndex(rules, VOCABULARY))
+    grammar = started(CompiledGrammar(rules, VOCABULARY))
     assert grammar.accept_tokens("r", [ord("a"), MARKED])
     assert allowed(grammar) == [ord("!"), ord("?")]
     grammar.reset()
@@ -596,7 +596,7 @@ def test_token_without_bytes_is_allowed_beside_nearly_all_others():
 def test_stop_token_that_a_grammar_names_has_a_place_inside_the_text():
     rules = RuleSet("root", DEFAULT_LIMITS)
     rules.define("root", [[rules.add_text("a"), rules.token([STOP]), rules.add_text("b")]])
-    grammar = started(GrammarIndex(rules, VOCABULARY))
+    grammar = started(CompiledGrammar(rules, VOCABULARY))
     assert not grammar.accept_tokens("r", [STOP])
     assert grammar.accept_tokens("r", [ord("a")])
     assert allowed(grammar) == [STOP]
@@ -612,7 +612,7 @@ def test_stop_token_that_a_grammar_names_has_a_place_inside_the_text():
 def test_tokens_outside_of_the_vocabulary_are_never_allowed_and_bad_ids_are_refused():
     rules = RuleSet("root", DEFAULT_LIMITS)
     rules.define("root", [[rules.token([(CALL, 1 << 30)])]])
-    assert allowed(started(GrammarIndex(rules, VOCABULARY))) == [CALL, END, MARKED]
+    assert allowed(started(CompiledGrammar(rules, VOCABULARY))) == [CALL, END, MARKED]
     for ids in ([-1], [(5, 4)], [1 << 31]):
         with pytest.raises(ValueError, match="expected token ids"):
             rules.token(ids)
@@ -623,7 +623,7 @@ def test_schema_over_another_vocabulary_is_refused():
     rules = RuleSet("root", DEFAULT_LIMITS)
     rules.define("root", [[any_json(rules, INTEGER)]])
     with pytest.raises(ValueError, match="over another vocabulary"):
-        core().GrammarIndex(rules.network(), rules.limits.as_native(), vocabulary_trie(other))
+        core().CompiledGrammar(rules.network(), rules.limits.as_native(), vocabulary_trie(other))
 
 
 # -- grammars as requests write them ---------------------------------------------------
@@ -648,15 +648,15 @@ def test_check_without_a_tokenizer_takes_any_token_but_refuses_what_no_tokenizer
 
 def test_memory_of_a_grammar_counts_its_schemas():
     rules = RuleSet("root", DEFAULT_LIMITS)
-    schema = schema_index(json.dumps(CLOSED))
+    schema = compiled_schema(json.dumps(CLOSED))
     rules.define("root", [[rules.json(schema)]])
-    assert GrammarIndex(rules, VOCABULARY).memory_bytes > schema.memory_bytes
+    assert CompiledGrammar(rules, VOCABULARY).memory_bytes > schema.memory_bytes
 
 
 def test_memory_of_a_grammar_counts_the_grammars_inside_and_where_their_texts_may_end():
-    rules, inside = RuleSet("root", DEFAULT_LIMITS), GrammarIndex(inner_rules(WORDS), VOCABULARY)
+    rules, inside = RuleSet("root", DEFAULT_LIMITS), CompiledGrammar(inner_rules(WORDS), VOCABULARY)
     rules.define("root", [[rules.add_grammar(inside.native), rules.add_text("<t>")]])
-    index = GrammarIndex(rules, VOCABULARY)
+    index = CompiledGrammar(rules, VOCABULARY)
     before = index.memory_bytes
     assert before > inside.memory_bytes
     inside_before = inside.memory_bytes

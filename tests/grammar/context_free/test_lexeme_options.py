@@ -8,8 +8,8 @@ import pytest
 
 from structout import StructuredOutputManager, StructuredOutputsParams, allocate_token_bitmask
 from structout.errors import GrammarError, GrammarLimitError
+from structout.grammar.native.compiled_grammar import CompiledGrammar
 from structout.grammar.native.grammar_context import GrammarContext
-from structout.grammar.native.grammar_index import GrammarIndex
 from structout.grammar.native.grammars import compile_grammar, parse_grammar
 from support.grammar_cases import byte_tokenizer, byte_vocabulary, program_vocabulary
 from support.grammar_walks import allowed, mask_of, started, walk
@@ -27,7 +27,7 @@ LIMITED = {
 
 def index_of(grammar, vocabulary):
     """The grammar as one with a lexer, even if it is regular."""
-    return GrammarIndex(parse_grammar(grammar, context=GrammarContext(vocabulary)), vocabulary)
+    return CompiledGrammar(parse_grammar(grammar, context=GrammarContext(vocabulary)), vocabulary)
 
 
 @pytest.mark.parametrize("name", LIMITED)

@@ -14,8 +14,8 @@ from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.native.automaton import AutomatonLimits
 from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.compiled_grammar import CompiledGrammar
 from structout.grammar.native.extension import core
-from structout.grammar.native.grammar_index import GrammarIndex
 from structout.grammar.native.grammars import compile_grammar, parse_grammar
 from structout.grammar.native.token_index import vocabulary_trie
 from structout.grammar.registry import BackendSet
@@ -130,9 +130,9 @@ def test_mask_of_a_new_place_under_known_states_takes_little_work(texts):
 
 def small_index(grammar, max_growth):
     rules = parse_grammar(grammar)
-    index = GrammarIndex(rules, BYTES)
+    index = CompiledGrammar(rules, BYTES)
     trie = vocabulary_trie(BYTES)
-    index.native = core().GrammarIndex(rules.network(trie), rules.limits.as_native(), trie, max_growth=max_growth)
+    index.native = core().CompiledGrammar(rules.network(trie), rules.limits.as_native(), trie, max_growth=max_growth)
     return index
 
 

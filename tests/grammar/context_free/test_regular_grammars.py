@@ -15,7 +15,7 @@ from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.native.automaton import AutomatonLimits
 from structout.grammar.native.backend import FsmBackend
-from structout.grammar.native.grammar_index import GrammarIndex
+from structout.grammar.native.compiled_grammar import CompiledGrammar
 from structout.grammar.native.grammars import compile_grammar
 from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.registry import BackendSet
@@ -106,7 +106,7 @@ def agree(grammar, written, accepts, rng):
         return 0
     samples = [grammar.sample(rng) for _ in range(3)]
     assert all(map(language.matches, samples)), written
-    if not isinstance(language, GrammarIndex):
+    if not isinstance(language, CompiledGrammar):
         samples += [text for text in (drawn_text(language, rng) for _ in range(2)) if text is not None]
     for text in [*samples, *(mutated(text, rng) for text in samples)]:
         assert language.matches(text) == accepts(text), (written, text)

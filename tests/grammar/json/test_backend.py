@@ -17,7 +17,7 @@ from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.native import extension
 from structout.grammar.native.automaton import AutomatonLimits
 from structout.grammar.native.backend import FsmBackend
-from structout.grammar.native.json_schema import JsonSchemaGrammar, SchemaIndex, TextForm
+from structout.grammar.native.json_schema import CompiledSchema, JsonSchemaGrammar, TextForm
 from structout.grammar.native.matcher import FsmGrammar
 from structout.grammar.registry import BackendSet, check_params, register_backend
 from structout.grammar.vocabulary import Vocabulary
@@ -386,14 +386,14 @@ def test_grammars_of_schemas_and_patterns_share_a_step():
 )  # fmt: skip
 def test_form_sets_whitespace_and_the_order_of_keys(form, yes, no):
     schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["b"]}
-    index = SchemaIndex(json.dumps(schema), BYTES, form)
+    index = CompiledSchema(json.dumps(schema), BYTES, form)
     assert [text for text in yes if not index.matches(text)] == []
     assert [text for text in no if index.matches(text)] == []
 
 
 def test_keys_are_never_repeated():
     schema = json.dumps({"type": "object", "properties": {"a": {}}})
-    index = SchemaIndex(schema, BYTES, TextForm(key_order="any"))
+    index = CompiledSchema(schema, BYTES, TextForm(key_order="any"))
     assert index.matches('{"x":1,"a":1,"y":2}')
     assert not index.matches('{"a":1,"a":1}')
     assert not index.matches('{"x":1,"x":1}')
@@ -544,7 +544,7 @@ def test_refusals_name_the_place(schema, kind, pointer, keyword, message):
     for refuse in (
         lambda: backend().compile(constraint_of(schema)),
         lambda: backend().check(constraint_of(schema)),
-        lambda: SchemaIndex(json.dumps(schema), BYTES),
+        lambda: CompiledSchema(json.dumps(schema), BYTES),
     ):
         with pytest.raises(GrammarError, match=message) as refused:
             refuse()
@@ -784,6 +784,6 @@ def test_items_that_others_leave_may_come_after_spaces(form):
     it."""
     items = [{"const": "c"}, {"enum": ["a", "b"]}, {"const": "a"}]
     schema = {"type": "array", "prefixItems": items, "minItems": 3, "uniqueItems": True}
-    index = SchemaIndex(json.dumps(schema), BYTES, form)
+    index = CompiledSchema(json.dumps(schema), BYTES, form)
     assert index.matches('["c", "b", "a"]')
     assert not index.matches('["c", "a", "a"]')

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import structout
-from structout.grammar.native.json_schema import JsonSchemaGrammar, SchemaIndex, TextForm
+from structout.grammar.native.json_schema import CompiledSchema, JsonSchemaGrammar, TextForm
 from structout.grammar.native.token_index import TokenIndex
 from structout.grammar.vocabulary import Vocabulary
 
@@ -50,14 +50,14 @@ OPEN_SCHEMAS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("key_order", ["any", "declared"])
 @pytest.mark.parametrize("schema", CLOSED_SCHEMAS, ids=[next(iter(schema)) for schema in CLOSED_SCHEMAS])
 def test_closed_schema_has_the_masks_of_the_open_one(schema, key_order):
-    index = SchemaIndex(json.dumps(schema), VOCABULARY, TextForm(key_order=key_order))
+    index = CompiledSchema(json.dumps(schema), VOCABULARY, TextForm(key_order=key_order))
     closed = index.closed
     assert closed is not None
     draw = random.Random(0)
     assert sum(_compare_along_a_text(index, closed, draw) for _ in range(6)) > 30
 
 
-def _compare_along_a_text(index: SchemaIndex, closed: TokenIndex, draw: random.Random) -> int:
+def _compare_along_a_text(index: CompiledSchema, closed: TokenIndex, draw: random.Random) -> int:
     """Returns the number of masks that were compared."""
     grammar = JsonSchemaGrammar(index, VOCABULARY.size, [STOP], None)
     bitmask = structout.allocate_token_bitmask(1, VOCABULARY.size)
@@ -83,5 +83,5 @@ def _compare_along_a_text(index: SchemaIndex, closed: TokenIndex, draw: random.R
 
 @pytest.mark.parametrize("schema", OPEN_SCHEMAS, ids=["anything", "recursion", "free keys", "uniqueItems"])
 def test_schema_that_is_not_regular_has_no_closed_form(schema):
-    index = SchemaIndex(json.dumps(schema), VOCABULARY)
+    index = CompiledSchema(json.dumps(schema), VOCABULARY)
     assert index.closed is None

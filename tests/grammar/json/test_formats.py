@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 from structout.grammar.native.extension import core
-from structout.grammar.native.json_schema import SchemaIndex
+from structout.grammar.native.json_schema import CompiledSchema
 from structout.grammar.vocabulary import Vocabulary
 from support.json_engine import JsonEngine, refusal_of
 
@@ -155,7 +155,7 @@ def test_format_with_a_narrower_name_only_in_data_is_served():
 
 def test_host_name_with_labels_of_punycode_is_valid_only_where_it_may_be_negated():
     def index(schema):
-        return SchemaIndex(json.dumps(schema), VOCABULARY)
+        return CompiledSchema(json.dumps(schema), VOCABULARY)
 
     host = {"type": "string", "format": "hostname"}
     assert not index(host).matches('"xn--4gbwdl"')
@@ -166,12 +166,12 @@ def test_host_name_with_labels_of_punycode_is_valid_only_where_it_may_be_negated
 
 def test_leap_second_with_any_offset_is_a_time_where_it_may_be_negated():
     schema = {"type": "string", "not": {"format": "date-time"}}
-    index = SchemaIndex(json.dumps(schema), VOCABULARY)
+    index = CompiledSchema(json.dumps(schema), VOCABULARY)
     times = ["1990-12-31T23:59:60Z", "1990-12-31T15:59:60-08:00", "1991-01-01T05:29:60.5+05:30"]
     others = ["1990-12-31T15:59:60+08:00", "1990-12-31T23:58:60Z", "x"]
     assert [index.matches(json.dumps(text)) for text in times] == [False] * 3
     assert [index.matches(json.dumps(text)) for text in others] == [True] * 3
-    asked = SchemaIndex(json.dumps({"type": "string", "format": "date-time"}), VOCABULARY)
+    asked = CompiledSchema(json.dumps({"type": "string", "format": "date-time"}), VOCABULARY)
     assert [asked.matches(json.dumps(text)) for text in times] == [True, False, False]
 
 

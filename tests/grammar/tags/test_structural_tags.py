@@ -7,8 +7,8 @@ import pytest
 
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.native.automaton import DEFAULT_LIMITS
+from structout.grammar.native.compiled_grammar import CompiledGrammar
 from structout.grammar.native.grammar_context import GrammarContext
-from structout.grammar.native.grammar_index import GrammarIndex
 from structout.grammar.native.grammars import ContextFreeGrammar
 from structout.grammar.native.structural_tags import structural_tag_rules
 from structout.grammar.vocabulary import Vocabulary
@@ -24,7 +24,7 @@ def test_masks_along_texts_of_tags_are_those_of_their_automaton(seed):
     num_compared = 0
     while num_compared < 40:
         rules = rules_of(random_format(rng, 2))
-        automaton, index = rules.automaton(), GrammarIndex(rules, vocabulary)
+        automaton, index = rules.automaton(), CompiledGrammar(rules, vocabulary)
         if automaton.is_empty or index.is_empty:
             assert automaton.is_empty or not reaches_an_end(automaton, vocabulary, 0)
             continue
@@ -67,7 +67,7 @@ def reaches_an_end(automaton, vocabulary, state):
 
 def test_free_text_is_any_utf8_without_the_triggers():
     part = {"type": "triggered_tags", "triggers": ["<é", "日本"], "tags": [tag("<é", {"type": "any_text"}, "¶")]}
-    index = GrammarIndex(rules_of(part), BYTES)
+    index = CompiledGrammar(rules_of(part), BYTES)
     for text in ("", "a\0\U0010ffff\ud7ff\ue000", "<", "<è", "<éx¶", "<é¶<é日¶é", "日", "日月"):
         assert index.matches(text), text
     for text in ("<é", "<éx", "<é¶<é", "日本", "a日本x"):
@@ -105,7 +105,7 @@ def test_what_is_wrong_with_a_tag_is_named_with_its_place(part, pointer, message
 def test_grammars_in_tags_may_be_recursive_and_do_not_see_each_others_rules():
     grammars = ['root ::= "(" root ")" | x\nx ::= "a"', 'root ::= "[" root "]" | x\nx ::= "b"', "start: /c+/"]
     parts = [{"type": "grammar", "grammar": grammar} for grammar in grammars]
-    index = GrammarIndex(rules_of({"type": "sequence", "elements": parts}), BYTES)
+    index = CompiledGrammar(rules_of({"type": "sequence", "elements": parts}), BYTES)
     assert index.matches("((a))[b]cc")
     assert index.matches("abc")
     for text in ("((a)[b]c", "(b)[a]c", "ab"):
@@ -120,7 +120,7 @@ NAME: /[a-z]+/
 
 def test_lark_grammar_in_a_tag_may_be_recursive_ignore_something_and_have_schemas_inside():
     part = {"type": "grammar", "grammar": PROGRAM}
-    index = GrammarIndex(rules_of({"type": "plus", "content": tag("<t>", part, "</t>")}), BYTES)
+    index = CompiledGrammar(rules_of({"type": "plus", "content": tag("<t>", part, "</t>")}), BYTES)
     for text in ("<t></t>", "<t>a = [b, [c]];</t>", '<t>a = {"b": 1}; c = [ [], {} ];</t><t>d=e;</t>'):
         assert index.matches(text), text
     for text in ("<t> a=b;</t>", "<t>a=[b;</t>", '<t>a={"b": "c"};</t>', "<t>a=b</t>", "<t>ab</t>"):
@@ -147,7 +147,7 @@ def test_lark_grammar_that_has_no_place_in_a_tag_is_refused_with_the_reason(gram
 
 
 def test_max_chars_counts_characters_and_not_bytes():
-    index = GrammarIndex(rules_of(tag("<", {"type": "any_text", "max_chars": 3}, ">")), BYTES)
+    index = CompiledGrammar(rules_of(tag("<", {"type": "any_text", "max_chars": 3}, ">")), BYTES)
     assert index.matches("<日日日>")
     assert index.matches("<>")
     assert not index.matches("<abcd>")
@@ -167,7 +167,7 @@ def accepts(part, *tokens, stop_token_ids=(256,), **options):
     """Whether tokens, given as texts and ids, are a whole text of a format."""
     given = {"format": part, **options}
     rules = structural_tag_rules(given, DEFAULT_LIMITS, no_schema, GrammarContext(MARKED), stop_token_ids)
-    grammar = ContextFreeGrammar(GrammarIndex(rules, MARKED), MARKED.size, stop_token_ids, None)
+    grammar = ContextFreeGrammar(CompiledGrammar(rules, MARKED), MARKED.size, stop_token_ids, None)
     ids = [i for token in tokens for i in ([token] if isinstance(token, int) else token.encode())]
     return grammar.accept_tokens("", [*ids, stop_token_ids[0]])
 

@@ -1,12 +1,12 @@
-// Regular expressions: what compiles is a language with a complement, and means the same as
-// a rule, in strings of JSON and in a file.
+// Regular expressions: what compiles is a language with a complement, and means the
+// same as a rule, in strings of JSON and in a file.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "context_free/grammar_index.h"
+#include "context_free/compiled_grammar.h"
 #include "context_free/grammar_matcher.h"
 #include "draws.h"
 #include "masks/token_index.h"
@@ -39,7 +39,7 @@ inline void check_rule(const std::string& pattern, const engine::Automaton& auto
   check(rules.compile(root, limits) == automaton, "a pattern means as a rule what it means alone");
   if (automaton.num_states() == 0) return;
   auto network = std::make_shared<context_free::Network>(rules, root, context_free::NetworkOptions(), limits);
-  auto index = std::make_shared<context_free::GrammarIndex>(network, limits, vocabulary());
+  auto index = std::make_shared<context_free::CompiledGrammar>(network, limits, vocabulary());
   context_free::GrammarMatcher as_grammar(index, {stop_token()});
   engine::IndexMatcher as_automaton = matcher_of(automaton);
   read_alike(as_automaton, as_grammar, draws);

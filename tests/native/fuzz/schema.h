@@ -7,7 +7,7 @@
 #include <string>
 
 #include "draws.h"
-#include "json/schema_index.h"
+#include "json/compiled_schema.h"
 #include "json/schema_matcher.h"
 #include "masks/token_index.h"
 #include "step/index_matcher.h"
@@ -41,14 +41,14 @@ inline void fuzz_schema(const uint8_t* bytes, size_t size) {
   Draws draws = input.draws();
   const engine::Limits limits = small_limits();
   const json::TextForm form = text_form(draws);
-  size_t max_growth = draws.one_in(4) ? 1 : json::SchemaIndex::kMaxGrowth;
+  size_t max_growth = draws.one_in(4) ? 1 : json::CompiledSchema::kMaxGrowth;
   compiles([&] {
     auto index =
-        std::make_shared<json::SchemaIndex>(input.text, schema_options(), form, limits, vocabulary(), max_growth);
+        std::make_shared<json::CompiledSchema>(input.text, schema_options(), form, limits, vocabulary(), max_growth);
     json::SchemaMatcher matcher(index, {stop_token()});
     read_text(matcher, draws);
     if (!draws.one_in(4)) return;
-    std::optional<engine::Automaton> automaton = index->states()->closed(limits);
+    std::optional<engine::Automaton> automaton = index->cache()->closed(limits);
     if (!automaton) return;
     check(automaton->num_states() > 0, "a schema that compiles has a value");
     json::SchemaMatcher as_schema(index, {stop_token()});

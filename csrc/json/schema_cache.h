@@ -1,4 +1,4 @@
-// SchemaStates: the states and masks that texts of a schema share.
+// SchemaCache: the states and masks that texts of a schema share.
 #pragma once
 
 #include <atomic>
@@ -16,18 +16,19 @@
 
 namespace structout::json {
 
-// States and masks are made when they are first needed, and stay as long as this does: an
-// automaton that is determinized while it runs (Thompson, 1968). The cache key of a mask is
-// the list of states that its computation has looked at: the top of the stack and, if
-// tokens end values, some frames below it. A hit costs a lookup and the expansion of a
-// stored mask; a miss costs a walk through the vocabulary (json/token_walk.h).
+// States and masks are made when they are first needed, and stay as long as this does:
+// an automaton that is determinized while it runs (Thompson, 1968). The cache key of a
+// mask is the list of states that its computation has looked at: the top of the stack
+// and, if tokens end values, some frames below it. A hit costs a lookup and the
+// expansion of a stored mask; a miss costs a walk through the vocabulary
+// (json/token_walk.h).
 //
-// Keys and items that must differ from earlier ones are not part of the cache key. A mask
-// lists the tokens that depend on them, its suspects, and each text reads these again.
-// Threads may share it.
-class SchemaStates {
+// Keys and items that must differ from earlier ones are not part of the cache key. A
+// mask lists the tokens that depend on them, its suspects, and each text reads these
+// again. Threads may share it.
+class SchemaCache {
  public:
-  SchemaStates(std::unique_ptr<Machine> machine, std::shared_ptr<const engine::VocabularyTrie> vocabulary);
+  SchemaCache(std::unique_ptr<Machine> machine, std::shared_ptr<const engine::VocabularyTrie> vocabulary);
 
   const std::shared_ptr<const engine::VocabularyTrie>& shared_vocabulary() const { return vocabulary_; }
 
@@ -36,8 +37,8 @@ class SchemaStates {
 
   PlacePtr start();
 
-  // The place after a token or bytes. Null if they are not allowed. From a place that texts
-  // share, a token that one of them has taken before costs a lookup.
+  // The place after a token or bytes. Null if they are not allowed. From a place that
+  // texts share, a token that one of them has taken before costs a lookup.
   PlacePtr after(const Place& place, uint32_t token);
   PlacePtr after(const Place& place, const std::string& bytes);
   std::string forced(const Place& place);
@@ -50,8 +51,8 @@ class SchemaStates {
     return fill(place, row);
   }
 
-  // The states that the mask of a place depends on: the top of the stack, then the frames
-  // below it that the mask looks at.
+  // The states that the mask of a place depends on: the top of the stack, then the
+  // frames below it that the mask looks at.
   std::vector<State> control_state(const Place& place);
 
   // True if fill() is cheap: the mask is stored, and exact for the place.
@@ -66,17 +67,17 @@ class SchemaStates {
   std::optional<engine::Automaton> closed(const engine::Limits& limits);
 
  private:
-  friend class EmbeddedSchema;
+  friend class EmbeddedSchemaCache;
 
-  // Locks the states for this thread, whose allowance bounds the work, and updates
+  // Locks the cache for this thread, whose allowance bounds the work, and updates
   // memory_bytes_ in the end.
   class Lock {
    public:
-    explicit Lock(SchemaStates& states);
+    explicit Lock(SchemaCache& cache);
     ~Lock();
 
    private:
-    SchemaStates& states_;
+    SchemaCache& cache_;
     engine::AllowanceLock lock_;
   };
   size_t size_in_bytes() const;
@@ -110,14 +111,14 @@ class SchemaStates {
     const Entry* known = known_entry(position, top);
     return known != nullptr ? *known : computed_entry(position, top);
   }
-  // Finds the exits of an entry. Returns false if the walk has looked at more of the stack
-  // than cache keys with this top hold; from then on they hold more.
+  // Finds the exits of an entry. Returns false if the walk has looked at more of the
+  // stack than cache keys with this top hold; from then on they hold more.
   bool find_exits(const Position& position, State top, const Entry& entry);
-  // True if the mask of the entry is exact for the position: no keys or items to compare
-  // with, no token that may repeat itself, and all conditions hold.
+  // True if the mask of the entry is exact for the position: no keys or items to
+  // compare with, no token that may repeat itself, and all conditions hold.
   bool is_exact(const Position& position, const Entry& entry);
-  // True if the mask of the entry may need corrections for the position: for used keys and
-  // items, for tokens that may repeat themselves, or for names that have come.
+  // True if the mask of the entry may need corrections for the position: for used keys
+  // and items, for tokens that may repeat themselves, or for names that have come.
   static bool depends_on_position(const Position& position, const Entry& entry) {
     return position.has_used() || !entry.suspects.of_themselves.empty() || !entry.conditions.tokens.empty();
   }

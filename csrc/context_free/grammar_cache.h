@@ -1,4 +1,4 @@
-// The states and masks that texts of a grammar share.
+// GrammarCache: the states and masks that texts of a grammar share.
 #pragma once
 
 #include <atomic>
@@ -19,24 +19,24 @@
 
 namespace structout::context_free {
 
-// The parts that all texts of a grammar share, however often they move to new states: the
-// states of the lexer and the pieces of masks. The grammar bounds their number, unlike that
-// of stacks.
+// The parts that all texts of a grammar share, however often they move to a new cache:
+// the states of the lexer and the pieces of masks. The grammar bounds their number,
+// unlike that of stacks.
 struct SharedParts {
   SharedParts(std::shared_ptr<const Network> network, const engine::Limits& limits,
               std::shared_ptr<const engine::VocabularyTrie> vocabulary);
 
   const std::shared_ptr<const Network> network;
   const std::shared_ptr<const engine::VocabularyTrie> vocabulary;
-  std::mutex mutex;  // guards the members below, and the states of all texts
+  std::mutex mutex;  // guards the members below, and all caches
   engine::Budget budget;
   Lexer lexer;
   SureWays sure_ways;
   Masks masks;
 };
 
-// The place of a text. `state` numbers its stacks and its state of the lexer, which texts
-// share; the other members are its own.
+// The place of a text. `state` numbers its stacks and its state of the lexer, which
+// texts share; the other members are its own.
 struct TextPlace {
   uint32_t state = kNone;   // of the first lexer place
   uint32_t num_tokens = 0;  // see LexerPlace
@@ -44,15 +44,15 @@ struct TextPlace {
   bool is_dead() const { return state == kNone; }
 };
 
-// Numbers the places of texts, and caches their masks. Numbers are made on first use, and
-// stay valid as long as this object lives.
+// Numbers the places of texts, and caches their masks. Numbers are made on first use,
+// and stay valid as long as this object lives.
 //
-// Threads may share it. A known mask outside of embedded texts costs no lock; work on new
-// states locks the shared parts.
-class GrammarStates {
+// Threads may share it. A known mask outside of embedded texts costs no lock; work on
+// new states locks the shared parts.
+class GrammarCache {
  public:
-  // `has_own`: true if embedded languages get new states that no other text uses.
-  GrammarStates(std::shared_ptr<SharedParts> parts, bool has_own);
+  // `has_own`: true if embedded languages get new caches that no other text uses.
+  GrammarCache(std::shared_ptr<SharedParts> parts, bool has_own);
 
   // The place of the empty text. Dead if no text can be finished.
   TextPlace start();
@@ -73,31 +73,32 @@ class GrammarStates {
   // The bytes of a shortest way to the end of the text: see EndSearch.
   std::optional<std::string> shortest_end(const TextPlace& text);
 
-  // The items of the text's stacks: each state on top, and the node below it. Equal nodes
-  // are equal sets of stacks.
+  // The items of the text's stacks: each state on top, and the node below it. Equal
+  // nodes are equal sets of stacks.
   std::vector<Item> items(const TextPlace& text);
 
-  // The number of a place. Inside embedded texts, places with the same mask share a number.
+  // The number of a place. Inside embedded texts, places with the same mask share a
+  // number.
   uint32_t number_of(const TextPlace& text);
 
   // Fills the mask of the tokens that may follow, without stop tokens. Returns true if
   // there are any.
   bool fill(const TextPlace& text, engine::MaskRow& row);
 
-  // Computes the mask by a walk over the whole trie, without pieces and without a cache of
-  // masks.
+  // Computes the mask by a walk over the whole trie, without pieces and without a cache
+  // of masks.
   std::vector<uint32_t> walked_row(const TextPlace& text);
 
   // True if the mask is already in a cache, so that fill() only expands it.
   bool has_mask(const TextPlace& text);
 
-  // Copies places of another object of the same grammar to this one. Masks come along only
-  // without a lexer.
-  std::vector<TextPlace> copied(GrammarStates& from, const std::vector<TextPlace>& places);
+  // Copies places of another object of the same grammar to this one. Masks come along
+  // only without a lexer.
+  std::vector<TextPlace> copied(GrammarCache& from, const std::vector<TextPlace>& places);
 
-  // Copies the ways to the end that another object of the same grammar has found for these
-  // places, so that texts which were finishable there are finishable here.
-  void take_over_ends(GrammarStates& from, const std::vector<TextPlace>& places);
+  // Copies the ways to the end that another object of the same grammar has found for
+  // these places, so that texts which were finishable there are finishable here.
+  void take_over_ends(GrammarCache& from, const std::vector<TextPlace>& places);
 
   uint32_t num_states();
 
@@ -106,7 +107,7 @@ class GrammarStates {
   size_t moved_bytes() const { return moved_bytes_; }  // of copied states
 
  private:
-  friend class EmbeddedGrammarStates;  // locks the states over several calls
+  friend class EmbeddedGrammarCache;  // locks the cache over several calls
   static constexpr size_t kMaxForcedBytes = 4'096;
   static constexpr size_t kMaxBytes = 64 << 20;
   static constexpr uint64_t kMaxStepsOfCall = 1 << 20;  // of the budget
@@ -120,20 +121,20 @@ class GrammarStates {
     std::atomic<MayEnd> may_end;
   };
 
-  // Locks the shared parts and the states for this thread. Gives the budget the steps of
+  // Locks the shared parts and the cache for this thread. Gives the budget the steps of
   // one call, and updates memory_bytes() at the end.
   class Lock {
    public:
-    explicit Lock(GrammarStates& states) : states_(states), lock_(states.parts_->mutex, states.parts_->budget) {
-      states.parts_->budget.restart(kMaxStepsOfCall);
+    explicit Lock(GrammarCache& cache) : cache_(cache), lock_(cache.parts_->mutex, cache.parts_->budget) {
+      cache.parts_->budget.restart(kMaxStepsOfCall);
     }
     ~Lock() {
-      states_.embedded_.release();
-      states_.memory_bytes_ = states_.size_in_bytes();
+      cache_.embedded_.release();
+      cache_.memory_bytes_ = cache_.size_in_bytes();
     }
 
    private:
-    GrammarStates& states_;
+    GrammarCache& cache_;
     engine::AllowanceLock lock_;
   };
 
@@ -141,17 +142,17 @@ class GrammarStates {
   size_t size_in_bytes() const;
   void check_room() const;
   uint32_t number_of(const LexerPlace& place);
-  void take_over_ends(GrammarStates& from, const std::vector<TextPlace>& places, PairTable& copies);
+  void take_over_ends(GrammarCache& from, const std::vector<TextPlace>& places, PairTable& copies);
   Place place_of(const TextPlace& text) const {
     Place place = {states_[text.state].place, text.others};
     place.num_tokens = text.num_tokens;
     return place;
   }
-  // Drops the embedded texts that cannot be completed, or after whose ends the whole text
-  // cannot be finished.
-  Place with_finishable_runs(const Place& place);
-  // The place of a text at the end of a token, where token limits take effect. Dead if the
+  // Drops the embedded texts that cannot be completed, or after whose ends the whole
   // text cannot be finished.
+  Place with_finishable_runs(const Place& place);
+  // The place of a text at the end of a token, where token limits take effect. Dead if
+  // the text cannot be finished.
   TextPlace finishable(Place place);
   bool has_end(const Place& place);
   const engine::Mask* mask_of(uint32_t state);

@@ -1,4 +1,4 @@
-#include "context_free/grammar_index.h"
+#include "context_free/compiled_grammar.h"
 
 #include <algorithm>
 #include <stdexcept>
@@ -6,11 +6,11 @@
 
 namespace structout::context_free {
 
-GrammarIndex::GrammarIndex(std::shared_ptr<const Network> network, const engine::Limits& limits,
-                           std::shared_ptr<const engine::VocabularyTrie> vocabulary, size_t max_growth)
+CompiledGrammar::CompiledGrammar(std::shared_ptr<const Network> network, const engine::Limits& limits,
+                                 std::shared_ptr<const engine::VocabularyTrie> vocabulary, size_t max_growth)
     : parts_(std::make_shared<SharedParts>(std::move(network), limits, std::move(vocabulary))),
       max_growth_(max_growth),
-      states_(std::make_shared<GrammarStates>(parts_, false)) {
+      cache_(std::make_shared<GrammarCache>(parts_, false)) {
   for (const auto& language : parts_->network->embedded()) {
     if (&language->embedded_vocabulary() != parts_->vocabulary.get()) {
       throw std::invalid_argument("an embedded language is over another vocabulary than the grammar");
@@ -18,33 +18,33 @@ GrammarIndex::GrammarIndex(std::shared_ptr<const Network> network, const engine:
   }
 }
 
-std::shared_ptr<GrammarStates> GrammarIndex::states() {
+std::shared_ptr<GrammarCache> CompiledGrammar::cache() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (is_outgrown(*states_)) {
+  if (is_outgrown(*cache_)) {
     earlier_.erase(std::remove_if(earlier_.begin(), earlier_.end(), [](const auto& other) { return other.expired(); }),
                    earlier_.end());
-    earlier_.push_back(states_);
-    states_ = std::make_shared<GrammarStates>(parts_, false);
+    earlier_.push_back(cache_);
+    cache_ = std::make_shared<GrammarCache>(parts_, false);
   }
-  return states_;
+  return cache_;
 }
 
-std::shared_ptr<GrammarStates> GrammarIndex::moved(GrammarStates& from, std::vector<TextPlace>& places) {
-  std::shared_ptr<GrammarStates> to = this->states();
+std::shared_ptr<GrammarCache> CompiledGrammar::moved(GrammarCache& from, std::vector<TextPlace>& places) {
+  std::shared_ptr<GrammarCache> to = this->cache();
   places = to->copied(from, places);
   return to;
 }
 
-size_t GrammarIndex::memory_bytes() {
+size_t CompiledGrammar::memory_bytes() {
   std::lock_guard<std::mutex> lock(mutex_);
-  size_t bytes = states_->memory_bytes() + parts_->network->memory_bytes();
+  size_t bytes = cache_->memory_bytes() + parts_->network->memory_bytes();
   {
     std::lock_guard<std::mutex> parts_lock(parts_->mutex);
     bytes += parts_->lexer.memory_bytes() + parts_->sure_ways.memory_bytes() + parts_->masks.memory_bytes();
   }
   for (const auto& language : parts_->network->embedded()) bytes += language->memory_bytes();
-  for (const std::weak_ptr<GrammarStates>& each : earlier_) {
-    if (std::shared_ptr<GrammarStates> states = each.lock()) bytes += states->memory_bytes();
+  for (const std::weak_ptr<GrammarCache>& each : earlier_) {
+    if (std::shared_ptr<GrammarCache> cache = each.lock()) bytes += cache->memory_bytes();
   }
   return bytes;
 }

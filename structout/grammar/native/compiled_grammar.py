@@ -7,7 +7,7 @@ from structout.grammar.native.token_index import vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
 
 
-class GrammarIndex:
+class CompiledGrammar:
     """A grammar with recursion over the tokens of a vocabulary. Threads may share it.
 
     A text's position is the set of all stacks of rules that it may have led to, in a
@@ -28,7 +28,7 @@ class GrammarIndex:
         trie = vocabulary_trie(vocabulary)
         network = rules.network() if trie.has_all_bytes else rules.network(trie)
         with grammar_errors("the grammar"):
-            self.native = core().GrammarIndex(network, rules.limits.as_native(), trie)
+            self.native = core().CompiledGrammar(network, rules.limits.as_native(), trie)
         self.capture_reader = CaptureReader(rules, vocabulary) if rules.captured else None
 
     @property

@@ -1,4 +1,4 @@
-#include "json/schema_states.h"
+#include "json/schema_cache.h"
 
 #include <algorithm>
 #include <cstring>
@@ -17,7 +17,7 @@ constexpr size_t kBytesPerKey = 96;  // of the table, roughly
 
 }  // namespace
 
-SchemaStates::SchemaStates(std::unique_ptr<Machine> machine, std::shared_ptr<const VocabularyTrie> vocabulary)
+SchemaCache::SchemaCache(std::unique_ptr<Machine> machine, std::shared_ptr<const VocabularyTrie> vocabulary)
     : machine_(std::move(machine)),
       vocabulary_(std::move(vocabulary)),
       store_(vocabulary_),
@@ -25,24 +25,23 @@ SchemaStates::SchemaStates(std::unique_ptr<Machine> machine, std::shared_ptr<con
       row_(vocabulary_->row_words()),
       memory_bytes_(size_in_bytes()) {}
 
-SchemaStates::Lock::Lock(SchemaStates& states)
-    : states_(states), lock_(states.mutex_, states.machine_->schema().budget()) {
-  states.machine_->schema().budget().restart();  // its clock may be another thread's
+SchemaCache::Lock::Lock(SchemaCache& cache) : cache_(cache), lock_(cache.mutex_, cache.machine_->schema().budget()) {
+  cache.machine_->schema().budget().restart();  // its clock may be another thread's
 }
 
-SchemaStates::Lock::~Lock() { states_.memory_bytes_ = states_.size_in_bytes(); }
+SchemaCache::Lock::~Lock() { cache_.memory_bytes_ = cache_.size_in_bytes(); }
 
-void SchemaStates::rehearse() {
+void SchemaCache::rehearse() {
   Lock lock(*this);
   json::rehearse(*machine_);
 }
 
-PlacePtr SchemaStates::start() {
+PlacePtr SchemaCache::start() {
   Lock lock(*this);
   return places_.of(Position(*machine_));
 }
 
-PlacePtr SchemaStates::after(const Place& place, uint32_t token) {
+PlacePtr SchemaCache::after(const Place& place, uint32_t token) {
   if (place.is_shared()) {
     engine::LookupLock lock(mutex_);
     PlacePtr known = places_.after(place, token);
@@ -56,39 +55,39 @@ PlacePtr SchemaStates::after(const Place& place, uint32_t token) {
   return next;
 }
 
-PlacePtr SchemaStates::after(const Place& place, const std::string& bytes) {
+PlacePtr SchemaCache::after(const Place& place, const std::string& bytes) {
   const uint8_t* begin = reinterpret_cast<const uint8_t*>(bytes.data());
   Lock lock(*this);
   return read(place, begin, begin + bytes.size());
 }
 
-PlacePtr SchemaStates::read(const Place& place, const uint8_t* begin, const uint8_t* end) {
+PlacePtr SchemaCache::read(const Place& place, const uint8_t* begin, const uint8_t* end) {
   Position next = place.position;
   if (!next.read(begin, end) || !next.has_unused()) return nullptr;
   return places_.of(std::move(next));
 }
 
-std::string SchemaStates::forced(const Place& place) {
+std::string SchemaCache::forced(const Place& place) {
   Lock lock(*this);
   return place.position.forced();
 }
 
-uint64_t SchemaStates::work() {
+uint64_t SchemaCache::work() {
   Lock lock(*this);
   return machine_->schema().budget().total();
 }
 
-size_t SchemaStates::num_states() {
+size_t SchemaCache::num_states() {
   Lock lock(*this);
   return machine_->num_states();
 }
 
-size_t SchemaStates::size_in_bytes() const {
+size_t SchemaCache::size_in_bytes() const {
   return machine_->memory_bytes() + store_.memory_bytes() + masks_.size() * kBytesPerKey + suspect_bytes_ +
          places_.memory_bytes();
 }
 
-std::optional<engine::Automaton> SchemaStates::closed(const engine::Limits& limits) try {
+std::optional<engine::Automaton> SchemaCache::closed(const engine::Limits& limits) try {
   Lock lock(*this);
   engine::Budget budget(limits);
   return closure(*machine_, budget);
@@ -96,9 +95,9 @@ std::optional<engine::Automaton> SchemaStates::closed(const engine::Limits& limi
   return std::nullopt;
 }
 
-// The state on top, or one with the same mask that more positions share: without a maximum
-// length that no token of the vocabulary can reach.
-State SchemaStates::mask_state(const Position& position) {
+// The state on top, or one with the same mask that more positions share: without a
+// maximum length that no token of the vocabulary can reach.
+State SchemaCache::mask_state(const Position& position) {
   State state = position.state();
   if (mask_states_.size() <= state) mask_states_.resize(machine_->num_states(), kNoState);
   if (mask_states_[state] == kNoState) {
@@ -107,9 +106,9 @@ State SchemaStates::mask_state(const Position& position) {
   return mask_states_[state];
 }
 
-// The cache key of a mask: the states from the top of the stack down, as far as masks with
-// the same top have looked so far.
-std::string SchemaStates::key_of(const Position& position, State top) const {
+// The cache key of a mask: the states from the top of the stack down, as far as masks
+// with the same top have looked so far.
+std::string SchemaCache::key_of(const Position& position, State top) const {
   size_t num_frames = top < num_frames_.size() ? num_frames_[top] : 1;
   std::string key(reinterpret_cast<const char*>(&top), sizeof top);
   const Frame* frame = position.below();
@@ -122,7 +121,7 @@ std::string SchemaStates::key_of(const Position& position, State top) const {
   return key;
 }
 
-const SchemaStates::Entry* SchemaStates::known_entry(const Position& position, State top) const {
+const SchemaCache::Entry* SchemaCache::known_entry(const Position& position, State top) const {
   auto found = masks_.find(key_of(position, top));
   return found == masks_.end() ? nullptr : &found->second;
 }
@@ -131,7 +130,7 @@ const SchemaStates::Entry* SchemaStates::known_entry(const Position& position, S
 // length, or a key that may still become a named one, starts from the mask of a similar
 // state and changes only the tokens that may differ. All others walk through the
 // vocabulary.
-const SchemaStates::Entry& SchemaStates::computed_entry(const Position& position, State top) {
+const SchemaCache::Entry& SchemaCache::computed_entry(const Position& position, State top) {
   machine_->schema().budget().restart();
   std::optional<WalkHints::LengthLimit> limit;
   if (!machine_->has_unique_items()) limit = machine_->hints().length_limit(top);  // strings with a limit may run out
@@ -178,12 +177,12 @@ const SchemaStates::Entry& SchemaStates::computed_entry(const Position& position
   return masks_.emplace(key_of(position, top), last_).first->second;
 }
 
-const engine::Mask* SchemaStates::keep(const Place& place, const engine::Mask* mask) {
+const engine::Mask* SchemaCache::keep(const Place& place, const engine::Mask* mask) {
   if (mask != nullptr) place.mask.store(mask, std::memory_order_release);
   return mask;
 }
 
-bool SchemaStates::find_exits(const Position& position, State top, const Entry& entry) {
+bool SchemaCache::find_exits(const Position& position, State top, const Entry& entry) {
   auto exits = std::make_shared<Exits>();
   std::vector<std::pair<uint32_t, uint32_t>> nodes;
   machine_->schema().budget().restart();
@@ -211,7 +210,7 @@ bool SchemaStates::find_exits(const Position& position, State top, const Entry& 
   return true;
 }
 
-bool SchemaStates::is_exact(const Position& position, const Entry& entry) {
+bool SchemaCache::is_exact(const Position& position, const Entry& entry) {
   if (position.has_used() || !entry.suspects.of_themselves.empty()) return false;
   if (entry.conditions.tokens.empty()) return true;
   std::vector<bool> holds = truths(position, entry.conditions);
@@ -222,7 +221,7 @@ bool SchemaStates::is_exact(const Position& position, const Entry& entry) {
 
 // The truth of each condition. Conditions that only reading decides count as true here:
 // callers read their tokens.
-std::vector<bool> SchemaStates::truths(const Position& position, const Conditions& conditions) {
+std::vector<bool> SchemaCache::truths(const Position& position, const Conditions& conditions) {
   std::vector<const PastKeys*> names = {&position.names()};  // of each frame, the top first
   for (const Frame* frame = position.below(); frame != nullptr; frame = frame->below.get()) {
     names.push_back(&names_of(frame->memory.get()));
@@ -235,12 +234,12 @@ std::vector<bool> SchemaStates::truths(const Position& position, const Condition
   return holds;
 }
 
-bool SchemaStates::may_follow(const Position& position, uint32_t token) {
+bool SchemaCache::may_follow(const Position& position, uint32_t token) {
   Position next = position;
   return next.read(vocabulary_->begin(token), vocabulary_->end(token)) && next.has_unused();
 }
 
-void SchemaStates::forbid_past_names(const Position& position, const Conditions& conditions, engine::MaskRow& row) {
+void SchemaCache::forbid_past_names(const Position& position, const Conditions& conditions, engine::MaskRow& row) {
   std::vector<bool> holds = truths(position, conditions);
   for (auto [token, condition] : conditions.tokens) {
     if (!row.allows(token)) continue;
@@ -249,7 +248,7 @@ void SchemaStates::forbid_past_names(const Position& position, const Conditions&
   }
 }
 
-std::vector<State> SchemaStates::control_state(const Place& place) {
+std::vector<State> SchemaCache::control_state(const Place& place) {
   Lock lock(*this);
   State top = mask_state(place.position);
   if (known_entry(place.position, top) == nullptr) computed_entry(place.position, top);
@@ -259,7 +258,7 @@ std::vector<State> SchemaStates::control_state(const Place& place) {
   return states;
 }
 
-bool SchemaStates::has_mask(const Place& place) {
+bool SchemaCache::has_mask(const Place& place) {
   if (place.mask.load(std::memory_order_acquire) != nullptr) return true;
   if (place.position.has_used()) return false;
   Lock lock(*this);
@@ -267,7 +266,7 @@ bool SchemaStates::has_mask(const Place& place) {
   return known != nullptr && is_exact(place.position, *known) && keep(place, known->mask) != nullptr;
 }
 
-bool SchemaStates::fill(const Place& place, engine::MaskRow& row) {
+bool SchemaCache::fill(const Place& place, engine::MaskRow& row) {
   const engine::Mask* known = place.mask.load(std::memory_order_acquire);
   if (known != nullptr) {
     store_.expand(*known, row);
@@ -284,12 +283,12 @@ bool SchemaStates::fill(const Place& place, engine::MaskRow& row) {
   return allows_any;
 }
 
-bool SchemaStates::fill_row(const Position& position, uint32_t* words) {
+bool SchemaCache::fill_row(const Position& position, uint32_t* words) {
   engine::MaskRow row(words, row_.size());
   return fill_row(position, entry_of(position, mask_state(position)), row);
 }
 
-bool SchemaStates::fill_row(const Position& position, const Entry& entry, engine::MaskRow& row) {
+bool SchemaCache::fill_row(const Position& position, const Entry& entry, engine::MaskRow& row) {
   if (entry.mask == nullptr) {
     std::copy(row_.begin(), row_.end(), row.overwrite());
   } else {
@@ -301,10 +300,10 @@ bool SchemaStates::fill_row(const Position& position, const Entry& entry, engine
   return row.allows_any();
 }
 
-// Takes tokens out of a row that would repeat a key or an item, or after which only used
-// ones could follow. Reads each suspect that the row allows, unless the item is certainly
-// new.
-void SchemaStates::forbid_used(const Position& position, const Suspects& suspects, engine::MaskRow& row) {
+// Takes tokens out of a row that would repeat a key or an item, or after which only
+// used ones could follow. Reads each suspect that the row allows, unless the item is
+// certainly new.
+void SchemaCache::forbid_used(const Position& position, const Suspects& suspects, engine::MaskRow& row) {
   machine_->schema().budget().restart();
   bool remembers = position.has_used();
   const Frame* item = position.below() == nullptr ? nullptr : position.below()->item;
@@ -322,8 +321,8 @@ void SchemaStates::forbid_used(const Position& position, const Suspects& suspect
     }
     return false;
   };
-  // True if the token has two quotes, so that it may begin and complete a key. Earlier keys
-  // of the same object may rule this key out, however new the item is.
+  // True if the token has two quotes, so that it may begin and complete a key. Earlier
+  // keys of the same object may rule this key out, however new the item is.
   auto may_complete_key = [&](uint32_t token) {
     return std::count(vocabulary_->begin(token), vocabulary_->end(token), uint8_t('"')) >= 2;
   };
@@ -342,8 +341,8 @@ void SchemaStates::forbid_used(const Position& position, const Suspects& suspect
   }
   bool is_key = machine_->memory(position.state()) == MemoryKind::kInsideKey;
   if (!is_key || position.memory()->used == nullptr) return;
-  // Walks the used keys through the vocabulary trie. A key has one spelling, so each token
-  // that completes a used key is forbidden.
+  // Walks the used keys through the vocabulary trie. A key has one spelling, so each
+  // token that completes a used key is forbidden.
   const std::vector<VocabularyTrie::Node>& nodes = vocabulary_->nodes();
   auto follow = [&](auto& self, const TextSet::Cursor& used, uint32_t node) -> void {
     uint32_t quote = used.is_whole() ? vocabulary_->child(node, '"') : VocabularyTrie::kNone;

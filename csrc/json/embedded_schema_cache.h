@@ -1,4 +1,5 @@
-// A JSON Schema as an embedded language: a part of a grammar's texts, for example, is JSON.
+// A JSON Schema as an embedded language: a part of a grammar's texts, for example, is
+// JSON.
 #pragma once
 
 #include <memory>
@@ -7,19 +8,19 @@
 #include <utility>
 #include <vector>
 
-#include "json/schema_states.h"
+#include "json/schema_cache.h"
 #include "masks/embedded.h"
 
 namespace structout::json {
 
-// Gives another language the states and masks of a schema (see EmbeddedStates for the
-// calls). Texts that consist of JSON alone may use the same states at the same time: the
+// Gives another language the states and masks of a schema (see EmbeddedCache for the
+// calls). Texts that consist of JSON alone may use the same cache at the same time: the
 // lock decides whose turn it is.
-class EmbeddedSchema final : public engine::EmbeddedStates {
+class EmbeddedSchemaCache final : public engine::EmbeddedCache {
  public:
-  explicit EmbeddedSchema(std::shared_ptr<SchemaStates> states) : states_(std::move(states)) {}
+  explicit EmbeddedSchemaCache(std::shared_ptr<SchemaCache> cache) : cache_(std::move(cache)) {}
 
-  const std::shared_ptr<SchemaStates>& states() const { return states_; }
+  const std::shared_ptr<SchemaCache>& cache() const { return cache_; }
   std::bitset<256> first_bytes();  // needs hold()
 
   void hold() override;
@@ -37,19 +38,19 @@ class EmbeddedSchema final : public engine::EmbeddedStates {
   void expand(const engine::Mask& mask, engine::MaskRow& row) override;
   std::string forced(const engine::EmbeddedPosition& position) override;
   std::optional<std::string> short_end(const engine::EmbeddedPosition& position, uint64_t& work) override;
-  uint32_t number() const override { return states_->number_; }
+  uint32_t number() const override { return cache_->number_; }
 
  private:
-  engine::EmbeddedView view_of(const Position& position, State top, const SchemaStates::Entry& entry);
+  engine::EmbeddedView view_of(const Position& position, State top, const SchemaCache::Entry& entry);
   bool is_exit(const Position& position, uint32_t node) const;
 
-  // True if masks with this top look below the bottom of the stack: a token may complete
-  // the whole JSON text inside, so the view needs exits.
+  // True if masks with this top look below the bottom of the stack: a token may
+  // complete the whole JSON text inside, so the view needs exits.
   bool reaches_bottom(const Position& position, State top) const;
 
-  const std::shared_ptr<SchemaStates> states_;
-  std::unique_ptr<SchemaStates::Lock> lock_;  // of the thread that called hold()
-  bool has_read_ = false;                     // since hold()
+  const std::shared_ptr<SchemaCache> cache_;
+  std::unique_ptr<SchemaCache::Lock> lock_;  // of the thread that called hold()
+  bool has_read_ = false;                    // since hold()
 };
 
 }  // namespace structout::json

@@ -1,4 +1,4 @@
-#include "context_free/grammar_states.h"
+#include "context_free/grammar_cache.h"
 
 #include <algorithm>
 #include <utility>
@@ -14,7 +14,7 @@ SharedParts::SharedParts(std::shared_ptr<const Network> given, const engine::Lim
       sure_ways(*network, lexer),
       masks(*network, lexer, sure_ways, vocabulary) {}
 
-GrammarStates::GrammarStates(std::shared_ptr<SharedParts> parts, bool has_own)
+GrammarCache::GrammarCache(std::shared_ptr<SharedParts> parts, bool has_own)
     : parts_(std::move(parts)),
       embedded_(*parts_->network, has_own),
       reader_(*parts_->network, parts_->lexer, &embedded_),
@@ -22,12 +22,12 @@ GrammarStates::GrammarStates(std::shared_ptr<SharedParts> parts, bool has_own)
                       [this](const Place& place) { return has_end(place); }),
       end_search_(*parts_->network, parts_->sure_ways) {}
 
-size_t GrammarStates::size_in_bytes() const {
+size_t GrammarCache::size_in_bytes() const {
   return reader_.memory_bytes() + states_.memory_bytes() + numbers_.memory_bytes() + embedded_masks_.memory_bytes() +
          end_search_.memory_bytes();
 }
 
-uint32_t GrammarStates::number_of(const LexerPlace& place) {
+uint32_t GrammarCache::number_of(const LexerPlace& place) {
   uint32_t known = numbers_.find(place.node, place.lexer_state);
   if (known != PairTable::kMissing) return known;
   uint32_t number = states_.add();
@@ -36,7 +36,7 @@ uint32_t GrammarStates::number_of(const LexerPlace& place) {
   return number;
 }
 
-bool GrammarStates::has_end(const Place& place) {
+bool GrammarCache::has_end(const Place& place) {
   auto of_one = [this](const LexerPlace& each) {
     return each.node != Stacks::kDead && end_search_.has_end(reader_, each, budget());
   };
@@ -47,13 +47,13 @@ bool GrammarStates::has_end(const Place& place) {
          std::any_of(place.others->runs.begin(), place.others->runs.end(), of_run);
 }
 
-Place GrammarStates::with_finishable_runs(const Place& place) {
+Place GrammarCache::with_finishable_runs(const Place& place) {
   return reader_.with_ends(place, [this](const EmbeddedRun& run) {
     return end_search_.has_end(reader_, reader_.after_embedded(run.below, budget()), budget());
   });
 }
 
-TextPlace GrammarStates::finishable(Place place) {
+TextPlace GrammarCache::finishable(Place place) {
   place = with_finishable_runs(place);
   if (place.is_dead() || !this->has_end(place)) return {};  // as masks, which count no tokens
   if (parts_->network->has_token_limits()) {
@@ -64,23 +64,23 @@ TextPlace GrammarStates::finishable(Place place) {
   return {state, place.num_tokens, std::move(place.others)};
 }
 
-std::optional<std::string> GrammarStates::shortest_end(const TextPlace& text) {
+std::optional<std::string> GrammarCache::shortest_end(const TextPlace& text) {
   Lock lock(*this);
   return end_search_.shortest(reader_, place_of(text), budget());
 }
 
-TextPlace GrammarStates::start() {
+TextPlace GrammarCache::start() {
   Lock lock(*this);
   return finishable(reader_.start(budget()));
 }
 
-TextPlace GrammarStates::after(const TextPlace& from, const uint8_t* begin, const uint8_t* end) {
+TextPlace GrammarCache::after(const TextPlace& from, const uint8_t* begin, const uint8_t* end) {
   Lock lock(*this);
   check_room();
   return finishable(reader_.after(place_of(from), begin, end, budget()));
 }
 
-TextPlace GrammarStates::after_token(const TextPlace& from, uint32_t token, bool by_id) {
+TextPlace GrammarCache::after_token(const TextPlace& from, uint32_t token, bool by_id) {
   Lock lock(*this);
   check_room();
   const uint8_t *begin = parts_->vocabulary->begin(token), *end = parts_->vocabulary->end(token);
@@ -93,7 +93,7 @@ TextPlace GrammarStates::after_token(const TextPlace& from, uint32_t token, bool
   return finishable(std::move(next));
 }
 
-bool GrammarStates::may_end(const TextPlace& text) {
+bool GrammarCache::may_end(const TextPlace& text) {
   State& state = states_[text.state];
   bool is_alone = text.others == nullptr;
   if (is_alone && state.may_end != MayEnd::kUnknown) return state.may_end == MayEnd::kYes;
@@ -103,16 +103,16 @@ bool GrammarStates::may_end(const TextPlace& text) {
   return result;
 }
 
-std::string GrammarStates::forced(const TextPlace& text) {
+std::string GrammarCache::forced(const TextPlace& text) {
   Lock lock(*this);
   return held_forced(place_of(text));
 }
 
-std::string GrammarStates::held_forced(Place place) {
+std::string GrammarCache::held_forced(Place place) {
   std::string bytes;
   while (bytes.size() < kMaxForcedBytes && !reader_.may_end(place, budget()) && !reader_.reads_token(place, budget())) {
     if (const EmbeddedRun* run = place.only_run()) {
-      std::string inside = embedded_.held(run->states).forced(*run->position);
+      std::string inside = embedded_.held(run->cache).forced(*run->position);
       if (inside.empty()) return bytes;
       const uint8_t* begin = reinterpret_cast<const uint8_t*>(inside.data());
       place = reader_.after(place, begin, begin + inside.size(), budget());
@@ -135,20 +135,20 @@ std::string GrammarStates::held_forced(Place place) {
   return bytes;
 }
 
-void GrammarStates::fill_by_walk(const Place& place, uint32_t* row) {
+void GrammarCache::fill_by_walk(const Place& place, uint32_t* row) {
   auto is_allowed = [this](const Place& next) { return has_end(reader_.with_ends(next)); };
   std::fill(row, row + parts_->vocabulary->row_words(), 0);
   parts_->masks.add_by_walk(reader_, place, budget(), is_allowed, row);
 }
 
-const engine::Mask* GrammarStates::mask_of(uint32_t number) {
+const engine::Mask* GrammarCache::mask_of(uint32_t number) {
   const engine::Mask* known = states_[number].mask;
   if (known != nullptr) return known;
   Lock lock(*this);
   return held_mask_of(number);
 }
 
-const engine::Mask* GrammarStates::held_mask_of(uint32_t number) {
+const engine::Mask* GrammarCache::held_mask_of(uint32_t number) {
   State& state = states_[number];
   if (state.mask == nullptr) {
     auto has_end = [this](const LexerPlace& next) { return end_search_.has_end(reader_, next, budget()); };
@@ -157,13 +157,13 @@ const engine::Mask* GrammarStates::held_mask_of(uint32_t number) {
   return state.mask;
 }
 
-bool GrammarStates::has_mask(const TextPlace& text) {
+bool GrammarCache::has_mask(const TextPlace& text) {
   if (text.others == nullptr) return states_[text.state].mask != nullptr;
   Lock lock(*this);
   return embedded_masks_.has_mask(place_of(text));
 }
 
-bool GrammarStates::fill(const TextPlace& text, engine::MaskRow& row) {
+bool GrammarCache::fill(const TextPlace& text, engine::MaskRow& row) {
   const engine::Mask* mask = text.others == nullptr ? mask_of(text.state) : nullptr;
   if (mask != nullptr) {
     parts_->masks.store().expand(*mask, row);
@@ -178,25 +178,25 @@ bool GrammarStates::fill(const TextPlace& text, engine::MaskRow& row) {
   return row.allows_any();
 }
 
-std::vector<Item> GrammarStates::items(const TextPlace& text) {
+std::vector<Item> GrammarCache::items(const TextPlace& text) {
   Lock lock(*this);
   return reader_.stacks().items(states_[text.state].place.node);
 }
 
-uint32_t GrammarStates::number_of(const TextPlace& text) {
+uint32_t GrammarCache::number_of(const TextPlace& text) {
   Lock lock(*this);
   constexpr uint32_t kInside = 1u << 31;
   return text.others == nullptr ? text.state : kInside + embedded_masks_.number_of(place_of(text), budget());
 }
 
-std::vector<uint32_t> GrammarStates::walked_row(const TextPlace& text) {
+std::vector<uint32_t> GrammarCache::walked_row(const TextPlace& text) {
   Lock lock(*this);
   std::vector<uint32_t> row(parts_->vocabulary->row_words());
   fill_by_walk(place_of(text), row.data());
   return row;
 }
 
-std::vector<TextPlace> GrammarStates::copied(GrammarStates& from, const std::vector<TextPlace>& places) {
+std::vector<TextPlace> GrammarCache::copied(GrammarCache& from, const std::vector<TextPlace>& places) {
   Lock lock(*this);
   size_t bytes_before = size_in_bytes();
   PairTable copies;
@@ -206,8 +206,8 @@ std::vector<TextPlace> GrammarStates::copied(GrammarStates& from, const std::vec
     LexerPlace place = from.states_[each.state].place;
     place.node = copy(place.node);
     TextPlace copied{number_of(place), each.num_tokens};
-    // With a lexer a mask depends on the ends that the other object has found, so it stays
-    // there.
+    // With a lexer a mask depends on the ends that the other object has found, so it
+    // stays there.
     if (each.others == nullptr && !parts_->network->has_lexer()) {
       states_[copied.state].mask = from.states_[each.state].mask.load();
     }
@@ -224,13 +224,13 @@ std::vector<TextPlace> GrammarStates::copied(GrammarStates& from, const std::vec
   return result;
 }
 
-void GrammarStates::take_over_ends(GrammarStates& from, const std::vector<TextPlace>& places) {
+void GrammarCache::take_over_ends(GrammarCache& from, const std::vector<TextPlace>& places) {
   Lock lock(*this);
   PairTable copies;
   take_over_ends(from, places, copies);
 }
 
-void GrammarStates::take_over_ends(GrammarStates& from, const std::vector<TextPlace>& places, PairTable& copies) {
+void GrammarCache::take_over_ends(GrammarCache& from, const std::vector<TextPlace>& places, PairTable& copies) {
   if (!parts_->network->has_lexer()) return;
   auto copy = [&](Node node) { return reader_.stacks().copied(node, from.reader_.stacks(), copies); };
   auto take_over = [&](const LexerPlace& place) {
@@ -244,12 +244,12 @@ void GrammarStates::take_over_ends(GrammarStates& from, const std::vector<TextPl
   }
 }
 
-uint32_t GrammarStates::num_states() {
+uint32_t GrammarCache::num_states() {
   Lock lock(*this);
   return states_.size();
 }
 
-void GrammarStates::check_room() const {
+void GrammarCache::check_room() const {
   size_t bytes = size_in_bytes();
   if (bytes > kMaxBytes) throw engine::RoomError("grammar_state_bytes", bytes, kMaxBytes);
 }
