@@ -34,8 +34,8 @@ class LimitError : public std::runtime_error {
 };
 
 // A table that the texts of a constraint share is full, perhaps because of other texts.
-// A matcher then reads its text again with states of its own.
-class RoomError : public LimitError {
+// A matcher then reads its text again with a cache of its own.
+class CacheFull : public LimitError {
  public:
   using LimitError::LimitError;
 };
@@ -49,34 +49,34 @@ class PatternError : public std::runtime_error {
   bool is_malformed;
 };
 
-// Work has taken more than what a WorkAllowance gave it. No error of the text or of the
+// Work has taken more than what a StepBudget gave it. No error of the text or of the
 // constraint: the same call may be made again.
-class OverAllowance : public std::exception {
+class StepBudgetExceeded : public std::exception {
  public:
   const char* what() const noexcept override { return "the work takes more than was allowed for it"; }
 };
 
-// Bounds the work of this thread, in steps of a Budget, while it lives. Unlike a Budget it
-// reads no clock, so the same calls always stop at the same place. Work beyond it throws
-// OverAllowance, and so does waiting for another thread unless `may_wait`. The caller may
-// repeat the call later with a larger allowance.
-class WorkAllowance {
+// Bounds the work of this thread, in steps of a Budget, while it lives. Unlike a Budget
+// it reads no clock, so the same calls always stop at the same place. Work beyond it
+// throws StepBudgetExceeded, and so does waiting for another thread unless `may_wait`.
+// The caller may repeat the call later with a larger one.
+class StepBudget {
  public:
-  explicit WorkAllowance(uint64_t steps, bool may_wait = false) : left_(steps), may_wait_(may_wait), outer_(present_) {
+  explicit StepBudget(uint64_t steps, bool may_wait = false) : left_(steps), may_wait_(may_wait), outer_(present_) {
     present_ = this;
   }
-  ~WorkAllowance() { present_ = outer_; }
-  WorkAllowance(const WorkAllowance&) = delete;
+  ~StepBudget() { present_ = outer_; }
+  StepBudget(const StepBudget&) = delete;
 
-  // The innermost allowance of this thread, or null.
-  static WorkAllowance* present() { return present_; }
+  // The innermost one of this thread, or null.
+  static StepBudget* present() { return present_; }
 
   uint64_t left() const { return left_; }
   bool may_wait() const { return may_wait_; }
   void spend(uint64_t steps) {
     if (steps > left_) {
       left_ = 0;
-      throw OverAllowance();
+      throw StepBudgetExceeded();
     }
     left_ -= steps;
   }
@@ -84,8 +84,8 @@ class WorkAllowance {
  private:
   uint64_t left_;
   const bool may_wait_;  // for other threads
-  WorkAllowance* const outer_;
-  static inline thread_local WorkAllowance* present_ = nullptr;
+  StepBudget* const outer_;
+  static inline thread_local StepBudget* present_ = nullptr;
 };
 
 // Counts work in steps, and throws LimitError once the thread has used its CPU time; it
@@ -107,7 +107,7 @@ class Budget {
   void spend(uint64_t steps) {
     total_ += steps;
     if (total_ > max_total_) throw LimitError("work_of_a_token", max_steps_ + total_ - max_total_, max_steps_);
-    if (allowance_ != nullptr) allowance_->spend(steps);
+    if (step_budget_ != nullptr) step_budget_->spend(steps);
     if (!is_running_) {
       start_ = cpu_seconds();
       is_running_ = true;
@@ -123,8 +123,8 @@ class Budget {
   // The steps so far.
   uint64_t total() const { return total_; }
 
-  // Also takes what is spent from an allowance, unless null, which must live until then.
-  void draw_from(WorkAllowance* allowance) { allowance_ = allowance; }
+  // Also spends from a step's budget, unless null, which must live until then.
+  void draw_from(StepBudget* step_budget) { step_budget_ = step_budget; }
 
   void check_states(uint64_t states) const {
     if (states > limits.states) throw LimitError("pattern_states", states, limits.states);
@@ -145,7 +145,7 @@ class Budget {
   bool is_running_ = true;
   uint64_t unchecked_ = 0, total_ = 0;
   uint64_t max_steps_ = UINT64_MAX, max_total_ = UINT64_MAX;
-  WorkAllowance* allowance_ = nullptr;
+  StepBudget* step_budget_ = nullptr;
 };
 
 }  // namespace structout::engine

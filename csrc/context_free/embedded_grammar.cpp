@@ -54,7 +54,7 @@ engine::ByteSet EmbeddedGrammarCache::first_bytes() {
 
 engine::PositionPtr EmbeddedGrammarCache::after(const EmbeddedPosition& position, const uint8_t*& at,
                                                 const uint8_t* end) {
-  cache_->check_room();
+  cache_->throw_if_full();
   Place place = place_of(position);
   while (at < end) {
     place = cache_->reader_.after(place, *at, cache_->budget());

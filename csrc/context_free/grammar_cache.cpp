@@ -76,13 +76,13 @@ TextPlace GrammarCache::start() {
 
 TextPlace GrammarCache::after(const TextPlace& from, const uint8_t* begin, const uint8_t* end) {
   Lock lock(*this);
-  check_room();
+  throw_if_full();
   return finishable(reader_.after(place_of(from), begin, end, budget()));
 }
 
 TextPlace GrammarCache::after_token(const TextPlace& from, uint32_t token, bool by_id) {
   Lock lock(*this);
-  check_room();
+  throw_if_full();
   const uint8_t *begin = parts_->vocabulary->begin(token), *end = parts_->vocabulary->end(token);
   const Place place = place_of(from);
   Place next;
@@ -249,9 +249,9 @@ uint32_t GrammarCache::num_states() {
   return states_.size();
 }
 
-void GrammarCache::check_room() const {
+void GrammarCache::throw_if_full() const {
   size_t bytes = size_in_bytes();
-  if (bytes > kMaxBytes) throw engine::RoomError("grammar_state_bytes", bytes, kMaxBytes);
+  if (bytes > kMaxBytes) throw engine::CacheFull("grammar_state_bytes", bytes, kMaxBytes);
 }
 
 }  // namespace structout::context_free

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "base/allowance_lock.h"
 #include "base/stable_vector.h"
+#include "base/step_budget_lock.h"
 #include "context_free/embedded_masks.h"
 #include "context_free/liveness.h"
 #include "context_free/masks.h"
@@ -135,12 +135,12 @@ class GrammarCache {
 
    private:
     GrammarCache& cache_;
-    engine::AllowanceLock lock_;
+    engine::StepBudgetLock lock_;
   };
 
   engine::Budget& budget() { return parts_->budget; }
   size_t size_in_bytes() const;
-  void check_room() const;
+  void throw_if_full() const;
   uint32_t number_of(const LexerPlace& place);
   void take_over_ends(GrammarCache& from, const std::vector<TextPlace>& places, PairTable& copies);
   Place place_of(const TextPlace& text) const {

@@ -41,14 +41,14 @@ class GrammarMatcher final : public engine::Matcher {
   // The number of the present place. Inside embedded texts, places with the same mask
   // share a number.
   uint32_t place_number() const {
-    return with_room([&] { return cache_->number_of(history_.back()); });
+    return retry_if_full([&] { return cache_->number_of(history_.back()); });
   }
   std::optional<std::string> shortest_end() const {
-    return with_room([&] { return cache_->shortest_end(history_.back()); });
+    return retry_if_full([&] { return cache_->shortest_end(history_.back()); });
   }
   std::vector<Item> items() const { return cache_->items(history_.back()); }
   std::vector<uint32_t> walked_row() const {
-    return with_room([&] { return cache_->walked_row(history_.back()); });
+    return retry_if_full([&] { return cache_->walked_row(history_.back()); });
   }
 
  private:
@@ -70,15 +70,15 @@ class GrammarMatcher final : public engine::Matcher {
 
   void prefetch_place() const override { __builtin_prefetch(&history_.back()); }
 
-  // Calls a function that may add states. If it throws RoomError, since the shared
+  // Calls a function that may add states. If it throws CacheFull, since the shared
   // cache is full, reads the text again on a cache of its own and calls the function
   // once more. Texts without embedded languages have no steps to read again; they move
   // as caches grow.
   template <typename Function>
-  std::invoke_result_t<Function> with_room(Function function) const {
+  std::invoke_result_t<Function> retry_if_full(Function function) const {
     try {
       return function();
-    } catch (const engine::RoomError&) {
+    } catch (const engine::CacheFull&) {
       if (has_own_cache_ || !has_embedded_) throw;
       read_again();
     }
@@ -119,7 +119,8 @@ class GrammarMatcher final : public engine::Matcher {
   bool read(Step step) {
     make_room();
     const TextPlace* drafted = drafts_.follow(step.token);
-    TextPlace next = drafted != nullptr ? *drafted : with_room([&] { return after(*cache_, history_.back(), step); });
+    TextPlace next =
+        drafted != nullptr ? *drafted : retry_if_full([&] { return after(*cache_, history_.back(), step); });
     if (next.is_dead()) return false;
     if (drafted == nullptr) {
       make_room();  // the history may be another one
@@ -154,25 +155,25 @@ class GrammarMatcher final : public engine::Matcher {
   }
 
   bool is_complete(uint32_t state) const override {
-    return with_room([&] { return cache_->may_end(place(state)); });
+    return retry_if_full([&] { return cache_->may_end(place(state)); });
   }
 
   bool reads_stop(uint32_t state, uint32_t stop) const override {
     if (!network().has_tokens()) return false;
-    return with_room([&] { return !cache_->after_token(place(state), stop, true).is_dead(); });
+    return retry_if_full([&] { return !cache_->after_token(place(state), stop, true).is_dead(); });
   }
 
   uint32_t next_state(uint32_t state, uint32_t token) const override {
-    TextPlace next = with_room([&] { return after(*cache_, place(state), {token}); });
+    TextPlace next = retry_if_full([&] { return after(*cache_, place(state), {token}); });
     return next.is_dead() || !keeps_places_ ? next.state : drafts_.add(state, token, std::move(next));
   }
 
   bool fill_text(uint32_t state, engine::MaskRow& row) const override {
-    return with_room([&] { return cache_->fill(place(state), row); });
+    return retry_if_full([&] { return cache_->fill(place(state), row); });
   }
 
   std::string forced_bytes() const override {
-    return with_room([&] { return cache_->forced(history_.back()); });
+    return retry_if_full([&] { return cache_->forced(history_.back()); });
   }
 
   std::shared_ptr<CompiledGrammar> grammar_;

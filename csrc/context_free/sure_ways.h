@@ -16,21 +16,21 @@ namespace structout::context_free {
 
 // Finds ways through single rules, and those of them that go on in whatever rule calls.
 //
-// A spot is a state of a rule, and the end of the lexeme in front of it: the set of bytes
-// that would extend it (see ByteClassSets). From a spot lexemes and calls lead to the end
-// of the rule; the ends with which they arrive there are the exits of the spot. Exits are a
-// least fixpoint, computed on demand (tabulation: Reps, Horwitz, Sagiv, "Precise
-// interprocedural dataflow analysis via graph reachability", 1995). All lexemes that can
-// follow an end can follow a smaller one, so only minimal exits count.
+// A spot is a state of a rule, and the end of the lexeme in front of it: the set of
+// bytes that would extend it (see ByteClassSets). From a spot lexemes and calls lead to
+// the end of the rule; the ends with which they arrive there are the exits of the spot.
+// Exits are a least fixpoint, computed on demand (tabulation: Reps, Horwitz, Sagiv,
+// "Precise interprocedural dataflow analysis via graph reachability", 1995). All
+// lexemes that can follow an end can follow a smaller one, so only minimal exits count.
 //
-// After OverAllowance the same call may be made again.
+// After StepBudgetExceeded the same call may be made again.
 class RuleWays {
  public:
   // `contexts`: the number of the context of each state: see contexts_of_states().
   RuleWays(const Network& network, Lexemes& lexemes, const ByteClassSets& sets, std::vector<uint32_t> contexts);
 
-  // True if every text that has reached the spot can be finished, whatever the stack below.
-  // Conservative: false if that is not certain.
+  // True if every text that has reached the spot can be finished, whatever the stack
+  // below. Conservative: false if that is not certain.
   bool is_good(uint32_t state, uint32_t end, engine::Budget& budget);
 
  private:
@@ -64,22 +64,22 @@ class RuleWays {
   PairTable is_good_;                                     // by state and end
 };
 
-// Facts about states of the lexer that hold for all stacks, so that all texts share them.
-// They are conservative: if one is false, EndSearch looks at the stacks.
+// Facts about states of the lexer that hold for all stacks, so that all texts share
+// them. They are conservative: if one is false, EndSearch looks at the stacks.
 class SureWays {
  public:
   SureWays(const Network& network, Lexer& lexer);
   ~SureWays();
 
-  // True if every text in this state of the lexer can be finished, whatever its stacks. A
-  // known state costs a look into a vector.
+  // True if every text in this state of the lexer can be finished, whatever its stacks.
+  // A known state costs a look into a vector.
   bool is_safe(uint32_t lexer_state, engine::Budget& budget) {
     if (lexer_state < is_safe_.size() && is_safe_[lexer_state] != kUnknown) return is_safe_[lexer_state] == 1;
     return computed_is_safe(lexer_state, budget);
   }
 
-  // A way to complete the lexeme from a state that is not safe: the terminals that accept
-  // it then, and the number of its end (see ByteClassSets).
+  // A way to complete the lexeme from a state that is not safe: the terminals that
+  // accept it then, and the number of its end (see ByteClassSets).
   struct Completion {
     uint32_t accepted, end;
     bool operator<(const Completion& other) const {
@@ -88,12 +88,12 @@ class SureWays {
   };
   const std::vector<Completion>& completions(uint32_t lexer_state, engine::Budget& budget);
 
-  // True if every text with this state of a rule on top, after a lexeme with this end, can
-  // be finished.
+  // True if every text with this state of a rule on top, after a lexeme with this end,
+  // can be finished.
   bool is_good(uint32_t state, uint32_t end, engine::Budget& budget);
 
-  // True if a lexeme may begin after one with this end, with a byte that would not extend
-  // that one.
+  // True if a lexeme may begin after one with this end, with a byte that would not
+  // extend that one.
   bool may_begin(uint32_t lexer_start, uint32_t end, engine::Budget& budget);
 
   // True if an embedded text or a token may begin after a lexeme with this end.

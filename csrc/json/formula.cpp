@@ -25,8 +25,8 @@ size_t Formulas::memory_bytes() const {
 }
 
 void Formulas::check_size() const {
-  if (nodes_.size() > kMaxNodes) throw RoomError("schema_formulas", nodes_.size(), kMaxNodes);
-  if (operands_.size() > kMaxOperands) throw RoomError("schema_operands", operands_.size(), kMaxOperands);
+  if (nodes_.size() > kMaxNodes) throw CacheFull("schema_formulas", nodes_.size(), kMaxNodes);
+  if (operands_.size() > kMaxOperands) throw CacheFull("schema_operands", operands_.size(), kMaxOperands);
 }
 
 Formula Formulas::add(const FormulaNode& node) {
@@ -89,8 +89,8 @@ Formula Formulas::negation(Formula formula) {
   }
 }
 
-// The names are those for a conjunction. A disjunction is its dual: true and false change
-// places.
+// The names are those for a conjunction. A disjunction is its dual: true and false
+// change places.
 Formula Formulas::combine(Op op, std::vector<Formula> operands) {
   bool is_and = op == Op::kAnd;
   Formula zero = is_and ? kNever : kAlways, one = is_and ? kAlways : kNever;

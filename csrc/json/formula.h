@@ -1,5 +1,5 @@
-// Boolean formulas over atoms, each stored once (hash consing): formulas of one form have
-// one number, so comparing two takes constant time.
+// Boolean formulas over atoms, each stored once (hash consing): formulas of one form
+// have one number, so comparing two takes constant time.
 #pragma once
 
 #include <cstdint>
@@ -59,12 +59,12 @@ struct FormulaNode {
   }
 };
 
-// The table of all formulas. Making one sorts its operands, simplifies it and looks it up
-// by a hash. Conjunctions and disjunctions are flat, sorted and free of duplicates;
-// (a & !a) is false, and a & (a | b) is a. Negation moves inwards to the atoms, and that of
-// kOne grows with the square of its operands. Not every unsatisfiable formula simplifies to
-// kNever: Liveness decides that. Nothing is ever removed; RoomError if the table gets too
-// large.
+// The table of all formulas. Making one sorts its operands, simplifies it and looks it
+// up by a hash. Conjunctions and disjunctions are flat, sorted and free of duplicates;
+// (a & !a) is false, and a & (a | b) is a. Negation moves inwards to the atoms, and
+// that of kOne grows with the square of its operands. Not every unsatisfiable formula
+// simplifies to kNever: Liveness decides that. Nothing is ever removed; CacheFull if
+// the table gets too large.
 class Formulas {
  public:
   explicit Formulas(engine::Budget& budget);
@@ -100,8 +100,8 @@ class Formulas {
     return substitute(formula, replacement, memo);
   }
 
-  // Replaces one atom by its truth. Leaves operands that do not mention the atom as they
-  // are.
+  // Replaces one atom by its truth. Leaves operands that do not mention the atom as
+  // they are.
   Formula assign(Formula formula, Formula atom, bool value);
 
   // The truth of a formula, given that of its atoms by truth(atom).
@@ -131,7 +131,8 @@ class Formulas {
     }
   }
 
-  // The different atoms of a formula, in increasing order. Computed once for each formula.
+  // The different atoms of a formula, in increasing order. Computed once for each
+  // formula.
   const std::vector<Formula>& atoms(Formula formula);
   bool mentions(Formula formula, Formula atom);
 

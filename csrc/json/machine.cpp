@@ -7,8 +7,8 @@ namespace structout::json {
 
 namespace {
 
-// Outside of strings, keys and literals, only these bytes have actions of their own: all
-// others act as their neighbours do, but for the edges of numbers.
+// Outside of strings, keys and literals, only these bytes have actions of their own:
+// all others act as their neighbours do, but for the edges of numbers.
 constexpr std::string_view kStructure = " \t\n\r{}[],:\"-0123456789ntf";
 
 }  // namespace
@@ -63,7 +63,7 @@ State Machine::add(const StateContents& contents, MemoryKind memory) {
   if (is_new) {
     actions_.add_state();
     uint32_t max_states = schema_.budget().limits.schema_states;
-    if (states_.size() > max_states) throw RoomError("schema_states", states_.size(), max_states);
+    if (states_.size() > max_states) throw CacheFull("schema_states", states_.size(), max_states);
   }
   return state;
 }

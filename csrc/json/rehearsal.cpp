@@ -100,23 +100,23 @@ class Rehearsal {
     }
   }
 
-  // Verdicts that some values have, as far as little work finds them: beside the goal as few
-  // as possible hold, and one of the first that are tracked.
+  // Verdicts that some values have, as far as little work finds them: beside the goal
+  // as few as possible hold, and one of the first that are tracked.
   std::vector<std::vector<bool>> some_verdicts(const Plan& plan) {
     std::vector<std::vector<bool>> all;
     struct Restore {
       engine::Budget& budget;
-      ~Restore() { budget.draw_from(engine::WorkAllowance::present()); }
-    } restore{schema_.budget()};  // is destroyed after the allowance
-    engine::WorkAllowance allowance(kMaxStepsForVerdicts);
-    schema_.budget().draw_from(&allowance);
+      ~Restore() { budget.draw_from(engine::StepBudget::present()); }
+    } restore{schema_.budget()};  // is destroyed after the step's budget
+    engine::StepBudget step_budget(kMaxStepsForVerdicts);
+    schema_.budget().draw_from(&step_budget);
     try {
       for (size_t first = 0; first <= std::min(plan.tracked.size(), kMaxTries); ++first) {
         std::vector<bool> verdicts = verdicts_with(plan, first);
         bool is_new = !verdicts.empty() && std::find(all.begin(), all.end(), verdicts) == all.end();
         if (is_new) all.push_back(std::move(verdicts));
       }
-    } catch (const engine::OverAllowance&) {
+    } catch (const engine::StepBudgetExceeded&) {
     }
     return all;
   }
@@ -143,8 +143,8 @@ class Rehearsal {
   std::set<Scene> known_;
 };
 
-// The number of conditions in a formula: literals on all keys of a set or on a number of
-// items, and atoms within alternatives.
+// The number of conditions in a formula: literals on all keys of a set or on a number
+// of items, and atoms within alternatives.
 size_t num_conditions(Formulas& formulas, Formula formula) {
   size_t count = 0;
   for (Formula part : formulas.conjuncts(formula)) {

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/allowance_lock.h"
+#include "base/step_budget_lock.h"
 #include "json/places.h"
 #include "json/token_walk.h"
 #include "masks/mask_store.h"
@@ -69,7 +69,7 @@ class SchemaCache {
  private:
   friend class EmbeddedSchemaCache;
 
-  // Locks the cache for this thread, whose allowance bounds the work, and updates
+  // Locks the cache for this thread, whose StepBudget bounds the work, and updates
   // memory_bytes_ in the end.
   class Lock {
    public:
@@ -78,7 +78,7 @@ class SchemaCache {
 
    private:
     SchemaCache& cache_;
-    engine::AllowanceLock lock_;
+    engine::StepBudgetLock lock_;
   };
   size_t size_in_bytes() const;
 

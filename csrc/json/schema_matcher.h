@@ -25,7 +25,7 @@ class SchemaMatcher final : public engine::Matcher {
 
   uint32_t current_state() const override { return kOwn; }
   std::vector<State> control_state() const {
-    return with_room([&] { return cache_->control_state(*place_); });
+    return retry_if_full([&] { return cache_->control_state(*place_); });
   }
   bool has_mask(uint32_t state) const override { return cache_->has_mask(place(state)); }
 
@@ -50,10 +50,10 @@ class SchemaMatcher final : public engine::Matcher {
   // others is full, this text gets a cache of its own, made by reading all its steps
   // again, and the function is called once more.
   template <typename Function>
-  std::invoke_result_t<Function> with_room(Function function) const {
+  std::invoke_result_t<Function> retry_if_full(Function function) const {
     try {
       return function();
-    } catch (const RoomError&) {
+    } catch (const CacheFull&) {
       if (has_own_cache_) throw;
       read_again();
     }
@@ -94,7 +94,7 @@ class SchemaMatcher final : public engine::Matcher {
   bool read(Step step, After after) {
     make_room();
     const PlacePtr* drafted = drafts_.follow(step.token);
-    PlacePtr next = drafted != nullptr ? *drafted : with_room(after);
+    PlacePtr next = drafted != nullptr ? *drafted : retry_if_full(after);
     if (next == nullptr) return false;
     if (drafted == nullptr) {
       make_room();  // the history may be another one
@@ -122,16 +122,16 @@ class SchemaMatcher final : public engine::Matcher {
   bool is_complete(uint32_t state) const override { return place(state).is_complete; }
 
   uint32_t next_state(uint32_t state, uint32_t token) const override {
-    PlacePtr next = with_room([&] { return cache_->after(place(state), token); });
+    PlacePtr next = retry_if_full([&] { return cache_->after(place(state), token); });
     return next == nullptr ? engine::kNoState : drafts_.add(state, token, std::move(next));
   }
 
   bool fill_text(uint32_t state, engine::MaskRow& row) const override {
-    return with_room([&] { return cache_->fill(place(state), row); });
+    return retry_if_full([&] { return cache_->fill(place(state), row); });
   }
 
   std::string forced_bytes() const override {
-    return with_room([&] { return cache_->forced(*place_); });
+    return retry_if_full([&] { return cache_->forced(*place_); });
   }
 
   const std::shared_ptr<CompiledSchema> schema_;

@@ -140,7 +140,7 @@ uint32_t Texts::add(const TextState& state) {
   if (is_new) {
     memory_bytes_ += sizeof(TextState) + sizeof(Steps) + 2 * sizeof(uint64_t);
     budget_.spend(1);
-    if (states_.size() > kMaxStates) throw RoomError("schema_text_states", states_.size(), kMaxStates);
+    if (states_.size() > kMaxStates) throw CacheFull("schema_text_states", states_.size(), kMaxStates);
   }
   return number;
 }
@@ -189,7 +189,7 @@ void Texts::expand(uint32_t number) {
   }
   edges.shrink_to_fit();
   memory_bytes_ += edges.size() * sizeof(Edge);
-  if (memory_bytes_ / sizeof(Edge) > kMaxEdges) throw RoomError("schema_text_edges", edges.size(), kMaxEdges);
+  if (memory_bytes_ / sizeof(Edge) > kMaxEdges) throw CacheFull("schema_text_edges", edges.size(), kMaxEdges);
   steps_[number].edges = std::move(edges);
   steps_[number].is_expanded = true;
 }

@@ -30,8 +30,8 @@ constexpr uint32_t kFreeRow = kNoState - 1;  // in the place of a state
 //
 // Grammars that create their states lazily may exceed a limit in any call. If a hook
 // throws a runtime_error (a LimitError, for example) or bad_alloc, nothing is allowed,
-// and error() has the message. If a hook throws OverAllowance, the call throws it too and
-// has changed nothing.
+// and error() has the message. If a hook throws StepBudgetExceeded, the call throws it
+// too and has changed nothing.
 //
 // Not safe to use from two threads at once.
 class Matcher {
@@ -69,7 +69,8 @@ class Matcher {
     return false;
   }
 
-  // The number of tokens before the first that is not allowed. The position does not change.
+  // The number of tokens before the first that is not allowed. The position does not
+  // change.
   size_t num_allowed(const int64_t* tokens, size_t count) {
     size_t accepted = accept_prefix(tokens, count);
     drop_tokens(accepted);
@@ -139,7 +140,7 @@ class Matcher {
     try {
       allows_text = or_error(false, [&] { return fill_text(state, row); });
       can_stop = can_end(state);
-    } catch (const OverAllowance&) {
+    } catch (const StepBudgetExceeded&) {
       error_ = std::move(error_before);
       throw;
     }
@@ -197,9 +198,9 @@ class Matcher {
     return std::find(stop_tokens_.begin(), stop_tokens_.end(), token) != stop_tokens_.end();
   }
 
-  // `stop_tokens` end a text, for example <|eot|>. Inside a text they are allowed only if
-  // the grammar itself names them; see reads_stop(). Throws std::invalid_argument if one
-  // is not in the vocabulary.
+  // `stop_tokens` end a text, for example <|eot|>. Inside a text they are allowed only
+  // if the grammar itself names them; see reads_stop(). Throws std::invalid_argument if
+  // one is not in the vocabulary.
   Matcher(std::shared_ptr<const VocabularyTrie> vocabulary, std::vector<uint32_t> stop_tokens)
       : vocabulary_(std::move(vocabulary)), stop_tokens_(std::move(stop_tokens)) {
     for (uint32_t stop : stop_tokens_) {
@@ -220,8 +221,8 @@ class Matcher {
   // Moves by bytes, as one step.
   virtual bool advance_bytes(const std::string& bytes) = 0;
 
-  // True if the grammar allows this stop token inside the text, in this state. Only then
-  // do the other hooks see it.
+  // True if the grammar allows this stop token inside the text, in this state. Only
+  // then do the other hooks see it.
   virtual bool reads_stop(uint32_t, uint32_t) const { return false; }
 
   // Undoes the last `count` steps.
@@ -262,7 +263,7 @@ class Matcher {
     if (is_reasoning()) return num_free;
     try {
       return num_free + accept_constrained(tokens + num_free, count - num_free);
-    } catch (...) {  // OverAllowance
+    } catch (...) {  // StepBudgetExceeded
       reasoning_.drop(num_free);
       throw;
     }
@@ -291,7 +292,7 @@ class Matcher {
         if (!is_allowed) return i;
         tokens_.push_back(uint32_t(tokens[i]));
       }
-    } catch (...) {  // OverAllowance
+    } catch (...) {  // StepBudgetExceeded
       drop_steps(i);
       throw;
     }

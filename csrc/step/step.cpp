@@ -13,13 +13,13 @@ constexpr uint32_t kEmptyRow = kFreeRow - 2;   // of a row that others fill
 constexpr uint64_t kLookupWork = 3'000;  // of what is expected to be known: about 0.1 ms
 constexpr uint64_t kHeldWork = 30'000;   // before others may go on: about 1 ms
 
-// Mask bytes that a thread copies at a time. For smaller ranges, waking the threads would
-// take longer than what they save.
+// Mask bytes that a thread copies at a time. For smaller ranges, waking the threads
+// would take longer than what they save.
 constexpr size_t kGrainBytes = size_t{1} << 18;
 
-// Prefetches the matchers of the next requests. Their objects are scattered in memory and
-// have left the caches since the last step: the cache misses, one after the other, would
-// take longer than the work.
+// Prefetches the matchers of the next requests. Their objects are scattered in memory
+// and have left the caches since the last step: the cache misses, one after the other,
+// would take longer than the work.
 template <typename Requests>
 void prefetch_after(const Requests& requests, size_t i) {
   constexpr size_t kObjectsAhead = 8, kPlacesAhead = 4;
@@ -49,10 +49,10 @@ void Step::accept(const BeforeLongWork& before_long_work) {
     if (of.matcher == nullptr) continue;
     try {
       uint64_t allowed = std::min(left, kLookupWork);
-      WorkAllowance allowance(allowed);
+      StepBudget step_budget(allowed);
       of.is_accepted = of.matcher->accept(tokens.data() + of.first_token, of.num_tokens);
-      left -= allowed - allowance.left();
-    } catch (const OverAllowance&) {
+      left -= allowed - step_budget.left();
+    } catch (const StepBudgetExceeded&) {
       left -= std::min(left, kLookupWork);
       later.push_back(&of);
     }
@@ -126,9 +126,9 @@ void Step::plan(size_t i) {
 bool Step::has_mask(size_t row) const try {
   if (states_[row] == kUnplanned) return false;
   if (states_[row] == kFreeRow || states_[row] == kEmptyRow) return true;
-  WorkAllowance allowance(kLookupWork);
+  StepBudget step_budget(kLookupWork);
   return matchers_[row]->has_mask(states_[row]);
-} catch (const OverAllowance&) {
+} catch (const StepBudgetExceeded&) {
   return false;
 }
 
@@ -157,14 +157,14 @@ std::optional<uint64_t> Step::fill_request(size_t i, uint64_t work, RowWriter& r
   size_t first = size_t(ends[i]), last = size_t(ends[i + 1]);
   int32_t allowed_before = num_allowed[i];
   try {
-    WorkAllowance allowance(work, may_wait);
+    StepBudget step_budget(work, may_wait);
     if (!is_planned_[i]) plan(i);
     for (size_t row = first; row < last; ++row) {
       bool allows_any = fill_row(row, rows, row);
       if (row == first) is_dead_end_[i] = !allows_any && states_[row] != kEmptyRow;
     }
-    return allowance.left();
-  } catch (const OverAllowance&) {
+    return step_budget.left();
+  } catch (const StepBudgetExceeded&) {
     if (!is_planned_[i]) num_allowed[i] = allowed_before;
     is_dead_end_[i] = false;
     for (size_t row = first; row < last; ++row) rows.clear(row);
@@ -172,8 +172,8 @@ std::optional<uint64_t> Step::fill_request(size_t i, uint64_t work, RowWriter& r
   }
 }
 
-// Fills the rows of requests with stored masks, on several threads. Returns the requests
-// for which that failed.
+// Fills the rows of requests with stored masks, on several threads. Returns the
+// requests for which that failed.
 std::vector<size_t> Step::fill_known(const std::vector<size_t>& known, MaskBuffer& masks, ThreadPool& pool) {
   std::vector<uint8_t> is_filled(known.size());
   size_t grain_size = std::max<size_t>(1, kGrainBytes * requests.size() / (num_rows() * masks.row_bytes() + 1));
@@ -202,9 +202,9 @@ uint64_t Step::run(uint64_t work, MaskBuffer& masks, const BeforeLongWork& befor
     bool is_short = true;
     prefetch_after(requests, i);
     try {
-      WorkAllowance allowance(kLookupWork);
+      StepBudget step_budget(kLookupWork);
       plan(i);
-    } catch (const OverAllowance&) {
+    } catch (const StepBudgetExceeded&) {
       num_allowed[i] = 0;
       is_short = false;
     }

@@ -188,12 +188,12 @@ void test_work_is_counted() {
   // The operands are read, and those that are left are one more conjunction.
   EXPECT(steps_of(budget, [&] { formulas.assign(all, atoms[0], true); }) == 100 + 99);
 
-  engine::WorkAllowance allowance(50);
-  budget.draw_from(&allowance);
+  engine::StepBudget step_budget(50);
+  budget.draw_from(&step_budget);
   bool is_refused = false;
   try {
     formulas.conjunction(atoms);
-  } catch (const engine::OverAllowance&) {
+  } catch (const engine::StepBudgetExceeded&) {
     is_refused = true;
   }
   EXPECT(is_refused);
@@ -202,11 +202,11 @@ void test_work_is_counted() {
 // The limit that `add` meets when it is called again and again, at most so many times,
 // and what it has got.
 template <typename Add>
-json::RoomError limit_of(uint32_t max_calls, const Add& add) {
+json::CacheFull limit_of(uint32_t max_calls, const Add& add) {
   for (uint32_t i = 0; i < max_calls; ++i) {
     try {
       add(i);
-    } catch (const json::RoomError& error) {
+    } catch (const json::CacheFull& error) {
       return error;
     }
   }
@@ -216,7 +216,7 @@ json::RoomError limit_of(uint32_t max_calls, const Add& add) {
 
 void test_formulas_are_limited() {
   Tester tester;
-  const json::RoomError met =
+  const json::CacheFull met =
       limit_of((1 << 20) + 1, [&](uint32_t i) { tester.formulas.atom(Op::kRequired, kNumAtoms + i); });
   EXPECT(met.limit == "schema_formulas" && met.max == 1 << 20 && met.got == met.max + 1);
   EXPECT(tester.formulas.size() == met.got);
@@ -228,7 +228,7 @@ void test_operands_are_limited() {
   std::vector<Formula> atoms;
   for (uint32_t i = 0; i <= kOfOne; ++i) atoms.push_back(tester.formulas.atom(Op::kRequired, kNumAtoms + i));
   std::vector<Formula> all_but_one(atoms.begin(), atoms.end() - 1);
-  const json::RoomError met = limit_of((1 << 23) / kOfOne + 1, [&](uint32_t i) {
+  const json::CacheFull met = limit_of((1 << 23) / kOfOne + 1, [&](uint32_t i) {
     all_but_one[i] = atoms.back();
     tester.formulas.conjunction(all_but_one);
     all_but_one[i] = atoms[i];

@@ -19,14 +19,14 @@ auto run(bool is_long, Work work) {
 }
 
 // Runs `work` for at most kShortWork steps, about 0.1 ms, and starts it again without
-// Python's global lock if that is not enough. So `work` must change nothing if it throws
-// OverAllowance.
+// Python's global lock if that is not enough. So `work` must change nothing if it
+// throws StepBudgetExceeded.
 template <typename Work>
 auto run_short_first(Work work) {
   try {
-    WorkAllowance allowance(kShortWork);
+    StepBudget step_budget(kShortWork);
     return work();
-  } catch (const OverAllowance&) {
+  } catch (const StepBudgetExceeded&) {
   }
   return run(true, work);
 }

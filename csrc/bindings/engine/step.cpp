@@ -1,5 +1,5 @@
-// A decoding step of many requests, in calls that give Python's global lock away once, and
-// only if they take long.
+// A decoding step of many requests, in calls that give Python's global lock away once,
+// and only if they take long.
 #include "step/step.h"
 
 #include <pybind11/numpy.h>
@@ -247,8 +247,8 @@ class PythonStep {
     }
   }
 
-  // Throws std::invalid_argument unless the rows fit into the buffer. All matchers of a step
-  // share a vocabulary, so only the first is checked.
+  // Throws std::invalid_argument unless the rows fit into the buffer. All matchers of a
+  // step share a vocabulary, so only the first is checked.
   void check(const MaskBuffer& masks, size_t needed_rows) const {
     if (needed_rows > masks.num_rows()) throw std::invalid_argument("the buffer has too few rows");
     auto has_matcher = [](const StepRequest& request) { return request.matcher != nullptr; };
@@ -281,9 +281,9 @@ void fill_batch(const py::list& matchers, uintptr_t address, int64_t row_bytes, 
   };
   size_t done = 0;
   try {
-    WorkAllowance allowance(kShortWork);
+    StepBudget step_budget(kShortWork);
     for (; done < of_rows.size(); ++done) fill(done);
-  } catch (const OverAllowance&) {
+  } catch (const StepBudgetExceeded&) {
     run(true, [&] {
       for (; done < of_rows.size(); ++done) fill(done);
     });

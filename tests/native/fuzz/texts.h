@@ -43,8 +43,8 @@ inline engine::Limits small_limits() {
   return limits;
 }
 
-// Every byte, tokens that reach over several parts of a text, a token twice, and last the
-// stop token, which has no text.
+// Every byte, tokens that reach over several parts of a text, a token twice, and last
+// the stop token, which has no text.
 inline const std::shared_ptr<const engine::VocabularyTrie>& vocabulary() {
   static const auto made = [] {
     std::vector<std::string> tokens;
@@ -151,10 +151,10 @@ inline void check_interruption(const engine::Matcher& matcher, const Row& row, i
   std::unique_ptr<engine::Matcher> other = matcher.copy();
   size_t num_tokens = other->num_tokens();
   try {
-    engine::WorkAllowance allowance(draws.below(256));
+    engine::StepBudget step_budget(draws.below(256));
     mask(*other);
     if (other->accept(&token, 1)) other->rollback(1);
-  } catch (const engine::OverAllowance&) {
+  } catch (const engine::StepBudgetExceeded&) {
   }
   if (!other->error().empty()) return;
   check(other->num_tokens() == num_tokens, "an interrupted step accepts nothing");
