@@ -208,22 +208,24 @@ class CaptureParser::Parse {
   }
 
   std::vector<size_t> ends_of_embedded(uint32_t language, size_t begin) {
-    struct Held {
-      explicit Held(std::shared_ptr<engine::EmbeddedCache> cache) : cache(std::move(cache)) { this->cache->hold(); }
-      ~Held() { cache->release(); }
+    struct LockedCache {
+      explicit LockedCache(std::shared_ptr<engine::EmbeddedCache> cache) : cache(std::move(cache)) {
+        this->cache->lock();
+      }
+      ~LockedCache() { cache->unlock(); }
       std::shared_ptr<engine::EmbeddedCache> cache;
-    } held(parser_.network_.embedded()[language]->embedded_cache());
+    } locked(parser_.network_.embedded()[language]->embedded_cache());
     const uint8_t* bytes = reinterpret_cast<const uint8_t*>(bytes_.data());
     const uint8_t *at = bytes + begin, *end = bytes + end_of_bytes(begin);
     std::vector<size_t> ends;
-    engine::PositionPtr position = held.cache->start();
+    engine::PositionPtr position = locked.cache->start();
     while (at < end) {
       budget_.spend(1);
-      position = held.cache->after(*position, at, end);
+      position = locked.cache->after(*position, at, end);
       if (position == nullptr) break;
-      if (!held.cache->may_end(*position)) continue;
+      if (!locked.cache->may_end(*position)) continue;
       ends.push_back(size_t(at - bytes));
-      if (!held.cache->may_go_on(*position)) break;
+      if (!locked.cache->may_go_on(*position)) break;
     }
     return ends;
   }

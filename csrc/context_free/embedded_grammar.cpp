@@ -29,12 +29,12 @@ EmbeddedGrammarCache::EmbeddedGrammarCache(std::shared_ptr<CompiledGrammar> gram
       number_(engine::unique_number()),
       exit_bytes_(std::move(exit_bytes)) {}
 
-void EmbeddedGrammarCache::hold() {
+void EmbeddedGrammarCache::lock() {
   auto lock = std::make_unique<GrammarCache::Lock>(*cache_);
   lock_ = std::move(lock);  // no other thread is here now
 }
 
-void EmbeddedGrammarCache::release() noexcept { std::unique_ptr<GrammarCache::Lock> lock = std::move(lock_); }
+void EmbeddedGrammarCache::unlock() noexcept { std::unique_ptr<GrammarCache::Lock> lock = std::move(lock_); }
 
 engine::PositionPtr EmbeddedGrammarCache::start() {
   return std::make_shared<GrammarPosition>(cache_->reader_.start(cache_->budget()));
@@ -99,7 +99,7 @@ bool EmbeddedGrammarCache::are_equal(const EmbeddedPosition& given_a, const Embe
   if (a.others == nullptr || b.others == nullptr) return a.others == b.others;
   auto are_equal_runs = [this](const EmbeddedRun& run, const EmbeddedRun& other) {
     return run.cache == other.cache && run.below == other.below &&
-           cache_->embedded_.held(run.cache).are_equal(*run.position, *other.position);
+           cache_->embedded_.locked(run.cache).are_equal(*run.position, *other.position);
   };
   return a.others->lexer_places == b.others->lexer_places &&
          std::equal(a.others->runs.begin(), a.others->runs.end(), b.others->runs.begin(), b.others->runs.end(),
@@ -164,7 +164,7 @@ EmbeddedView EmbeddedGrammarCache::view(const EmbeddedPosition& position, const 
   if (number && own_exit_bytes_ + bytes <= kMaxExitBytes) {
     std::vector<uint32_t> row(cache_->parts_->vocabulary->row_words());
     if (place.others == nullptr) {
-      mask = cache_->held_mask_of(*number);
+      mask = cache_->mask_of_locked(*number);
     } else {
       cache_->embedded_masks_.fill(place, row.data(), cache_->budget());
       mask = cache_->parts_->masks.store().add(row.data());
@@ -196,7 +196,7 @@ std::optional<EmbeddedView> EmbeddedGrammarCache::known_view(const EmbeddedPosit
 void EmbeddedGrammarCache::fill(const EmbeddedPosition& position, uint32_t* row) {
   const Place& place = place_of(position);
   if (place.others != nullptr) return cache_->embedded_masks_.fill(place, row, cache_->budget());
-  const engine::Mask* mask = cache_->held_mask_of(cache_->number_of(static_cast<const LexerPlace&>(place)));
+  const engine::Mask* mask = cache_->mask_of_locked(cache_->number_of(static_cast<const LexerPlace&>(place)));
   if (mask != nullptr) return cache_->parts_->masks.store().expand(*mask, row);
   cache_->fill_by_walk(place, row);
 }
@@ -206,7 +206,7 @@ void EmbeddedGrammarCache::expand(const engine::Mask& mask, engine::MaskRow& row
 }
 
 std::string EmbeddedGrammarCache::forced(const EmbeddedPosition& position) {
-  return cache_->held_forced(place_of(position));
+  return cache_->forced_locked(place_of(position));
 }
 
 std::optional<std::string> EmbeddedGrammarCache::short_end(const EmbeddedPosition& position, uint64_t& work) {
@@ -226,9 +226,9 @@ EmbeddedGrammar::EmbeddedGrammar(std::shared_ptr<CompiledGrammar> grammar) : gra
                                false);
   }
   embedded_ = embedded(grammar_->cache());
-  embedded_->hold();
+  embedded_->lock();
   first_bytes_ = embedded_->first_bytes();
-  embedded_->release();
+  embedded_->unlock();
 }
 
 std::shared_ptr<engine::EmbeddedCache> EmbeddedGrammar::embedded_cache() {

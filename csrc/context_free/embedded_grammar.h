@@ -29,10 +29,10 @@ class EmbeddedGrammarCache final : public engine::EmbeddedCache {
   ~EmbeddedGrammarCache() override { *exit_bytes_ -= own_exit_bytes_; }
 
   const std::shared_ptr<GrammarCache>& cache() const { return cache_; }
-  engine::ByteSet first_bytes();  // requires hold()
+  engine::ByteSet first_bytes();  // requires lock()
 
-  void hold() override;
-  void release() noexcept override;
+  void lock() override;
+  void unlock() noexcept override;
   engine::PositionPtr start() override;
   engine::PositionPtr after(const engine::EmbeddedPosition& position, const uint8_t*& at, const uint8_t* end) override;
   bool may_end(const engine::EmbeddedPosition& position) override;
@@ -74,7 +74,7 @@ class EmbeddedGrammarCache final : public engine::EmbeddedCache {
   const uint32_t number_;
   const std::shared_ptr<std::atomic<size_t>> exit_bytes_;
   size_t own_exit_bytes_ = 0;
-  std::unique_ptr<GrammarCache::Lock> lock_;  // of the thread that called hold()
+  std::unique_ptr<GrammarCache::Lock> lock_;  // of the thread that called lock()
   std::unordered_map<engine::ByteSet, std::unordered_map<uint32_t, Entry>> entries_;  // by followers and number
   PairTable goes_on_;  // by node and state of the lexer: 1 if anything may follow, else 0
 };

@@ -29,7 +29,7 @@ std::vector<EmbeddedView> EmbeddedMasks::views(const Place& place, engine::Budge
   std::vector<EmbeddedView> views;
   for (const EmbeddedRun& run : place.others->runs) {
     const engine::ByteSet& followers = this->followers(run.below, budget);
-    views.push_back(reader_.embedded().held(run.cache).view(*run.position, followers));
+    views.push_back(reader_.embedded().locked(run.cache).view(*run.position, followers));
   }
   return views;
 }
@@ -67,7 +67,7 @@ KnownMask EmbeddedMasks::computed(const Place& place, const std::vector<Embedded
   if (!has_others && runs.size() == 1) return {views[0].mask, true};
   for (size_t i = 0; i < runs.size(); ++i) {
     engine::MaskRow added(added_row_.data(), added_row_.size());
-    reader_.embedded().held(runs[i].cache).expand(*views[i].mask, added);
+    reader_.embedded().locked(runs[i].cache).expand(*views[i].mask, added);
     for (size_t word = 0; word < row_.size(); ++word) row_[word] |= added_row_[word];
   }
   return {store_.add(row_.data())};
@@ -119,7 +119,8 @@ bool EmbeddedMasks::has_mask(const Place& place) {
   for (const EmbeddedRun& run : place.others->runs) {
     auto followers = followers_.find(run.below);
     if (followers == followers_.end()) return false;
-    std::optional<EmbeddedView> view = reader_.embedded().held(run.cache).known_view(*run.position, followers->second);
+    std::optional<EmbeddedView> view =
+        reader_.embedded().locked(run.cache).known_view(*run.position, followers->second);
     if (!view || depends_on_text(*view)) return false;
     views.push_back(std::move(*view));
   }
@@ -141,12 +142,12 @@ void EmbeddedMasks::fill(const Place& place, engine::MaskRow& row, engine::Budge
     found = find(place, views, budget);
   }
   if (found.mask != nullptr && !found.is_of_language) return store_.expand(*found.mask, row);
-  if (found.mask != nullptr) return reader_.embedded().held(place.others->runs[0].cache).expand(*found.mask, row);
+  if (found.mask != nullptr) return reader_.embedded().locked(place.others->runs[0].cache).expand(*found.mask, row);
   uint32_t* words = row.overwrite();
   std::fill(words, words + row_.size(), 0);
   add_others(place, views, words, budget);
   for (const EmbeddedRun& run : place.others->runs) {
-    reader_.embedded().held(run.cache).fill(*run.position, added_row_.data());
+    reader_.embedded().locked(run.cache).fill(*run.position, added_row_.data());
     for (size_t i = 0; i < row_.size(); ++i) words[i] |= added_row_[i];
   }
 }

@@ -9,7 +9,7 @@
 
 namespace structout::context_free {
 
-// Finds and holds (locks) the caches of embedded languages. It holds one at a time, so
+// Finds and locks the caches of embedded languages. It locks one at a time, so
 // threads never wait for each other in a circle.
 class EmbeddedUse {
  public:
@@ -19,7 +19,7 @@ class EmbeddedUse {
       current_.push_back(has_own ? language->new_embedded_cache() : language->embedded_cache());
     }
   }
-  ~EmbeddedUse() { release(); }
+  ~EmbeddedUse() { unlock(); }
   EmbeddedUse(const EmbeddedUse&) = delete;
 
   // Returns the cache for new texts of a language. Unless it is an own one, the
@@ -32,26 +32,26 @@ class EmbeddedUse {
     return current_[language];
   }
 
-  // Holds the cache until release(), or until the next call with another one.
-  engine::EmbeddedCache& held(const std::shared_ptr<engine::EmbeddedCache>& cache) {
-    if (held_ != cache) {
-      release();
-      cache->hold();
-      held_ = cache;
+  // Locks the cache until unlock(), or until the next call with another one.
+  engine::EmbeddedCache& locked(const std::shared_ptr<engine::EmbeddedCache>& cache) {
+    if (locked_ != cache) {
+      unlock();
+      cache->lock();
+      locked_ = cache;
     }
     return *cache;
   }
 
-  void release() noexcept {
-    if (held_ != nullptr) held_->release();
-    held_ = nullptr;
+  void unlock() noexcept {
+    if (locked_ != nullptr) locked_->unlock();
+    locked_ = nullptr;
   }
 
  private:
   const Network& network_;
   const bool has_own_;
   std::vector<std::shared_ptr<engine::EmbeddedCache>> current_;  // by language
-  std::shared_ptr<engine::EmbeddedCache> held_;
+  std::shared_ptr<engine::EmbeddedCache> locked_;
 };
 
 }  // namespace structout::context_free

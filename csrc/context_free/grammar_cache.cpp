@@ -105,14 +105,14 @@ bool GrammarCache::may_end(const TextPlace& text) {
 
 std::string GrammarCache::forced(const TextPlace& text) {
   Lock lock(*this);
-  return held_forced(place_of(text));
+  return forced_locked(place_of(text));
 }
 
-std::string GrammarCache::held_forced(Place place) {
+std::string GrammarCache::forced_locked(Place place) {
   std::string bytes;
   while (bytes.size() < kMaxForcedBytes && !reader_.may_end(place, budget()) && !reader_.reads_token(place, budget())) {
     if (const EmbeddedRun* run = place.only_run()) {
-      std::string inside = embedded_.held(run->cache).forced(*run->position);
+      std::string inside = embedded_.locked(run->cache).forced(*run->position);
       if (inside.empty()) return bytes;
       const uint8_t* begin = reinterpret_cast<const uint8_t*>(inside.data());
       place = reader_.after(place, begin, begin + inside.size(), budget());
@@ -145,10 +145,10 @@ const engine::Mask* GrammarCache::mask_of(uint32_t number) {
   const engine::Mask* known = states_[number].mask;
   if (known != nullptr) return known;
   Lock lock(*this);
-  return held_mask_of(number);
+  return mask_of_locked(number);
 }
 
-const engine::Mask* GrammarCache::held_mask_of(uint32_t number) {
+const engine::Mask* GrammarCache::mask_of_locked(uint32_t number) {
   State& state = states_[number];
   if (state.mask == nullptr) {
     auto has_end = [this](const LexerPlace& next) { return end_search_.has_end(reader_, next, budget()); };

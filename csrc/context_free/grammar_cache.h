@@ -129,7 +129,7 @@ class GrammarCache {
       cache.parts_->budget.restart(kMaxStepsOfCall);
     }
     ~Lock() {
-      cache_.embedded_.release();
+      cache_.embedded_.unlock();
       cache_.memory_bytes_ = cache_.size_in_bytes();
     }
 
@@ -156,8 +156,8 @@ class GrammarCache {
   TextPlace finishable(Place place);
   bool has_end(const Place& place);
   const engine::Mask* mask_of(uint32_t state);
-  const engine::Mask* held_mask_of(uint32_t state);  // requires a Lock, as does the next one
-  std::string held_forced(Place place);
+  const engine::Mask* mask_of_locked(uint32_t state);  // requires a Lock, as does the next one
+  std::string forced_locked(Place place);
   void fill_by_walk(const Place& place, uint32_t* row);
 
   const std::shared_ptr<SharedParts> parts_;

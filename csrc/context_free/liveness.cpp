@@ -106,7 +106,7 @@ std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Place& place, 
     for (const EmbeddedRun& run : next.others->runs) {
       // Any end of an embedded text will do, and it always has one.
       std::optional<std::string> end;
-      if (by_bytes) end = reader.embedded().held(run.cache).short_end(*run.position, work_of_ends);
+      if (by_bytes) end = reader.embedded().locked(run.cache).short_end(*run.position, work_of_ends);
       if (end || !by_bytes) reach(reader.after_embedded(run.below, budget), before, bytes + end.value_or(""));
     }
   };

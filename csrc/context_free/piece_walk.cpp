@@ -176,7 +176,7 @@ bool Masks::Walk::leads_like(uint32_t inside_character, bool is_sure) {
 
 void Masks::Walk::walk_embedded(const std::vector<uint32_t>& nodes, uint32_t language) {
   std::shared_ptr<engine::EmbeddedCache> shared = reader_.embedded().current(language);
-  engine::EmbeddedCache& cache = reader_.embedded().held(shared);
+  engine::EmbeddedCache& cache = reader_.embedded().locked(shared);
   std::vector<engine::PositionPtr> positions(vocabulary_.max_depth() + 1);  // before each byte
   std::vector<uint32_t> ends;
   auto read = [&](uint32_t node, uint8_t byte, uint32_t depth) {

@@ -33,7 +33,7 @@ class Reader::PlaceBuilder {
     if (!runs_.empty()) budget_.spend(runs_.size());
     for (EmbeddedRun& other : runs_) {
       if (other.cache != run.cache) continue;
-      if (!reader_.embedded().held(run.cache).are_equal(*other.position, *run.position)) continue;
+      if (!reader_.embedded().locked(run.cache).are_equal(*other.position, *run.position)) continue;
       other.below = reader_.stacks_.united({other.below, run.below}, budget_);
       return;
     }
@@ -177,7 +177,7 @@ Place Reader::after_alone(const LexerPlace& place, uint8_t byte, engine::Budget&
 // Reads bytes of an embedded text, up to one after which it may end.
 void Reader::read_run(const EmbeddedRun& run, const uint8_t*& at, const uint8_t* end, PlaceBuilder& builder,
                       engine::Budget& budget) {
-  engine::EmbeddedCache& cache = embedded_->held(run.cache);
+  engine::EmbeddedCache& cache = embedded_->locked(run.cache);
   engine::PositionPtr position = cache.after(*run.position, at, end);
   if (position == nullptr) return;
   bool may_end = cache.may_end(*position);
@@ -201,7 +201,7 @@ Place Reader::after_all(const Place& place, uint8_t byte, engine::Budget& budget
     for (const EmbeddedStart& start : stacks_.embedded_starts(from.node, budget)) {
       if (!network_.embedded()[start.language]->first_bytes()[byte]) continue;
       std::shared_ptr<engine::EmbeddedCache> cache = embedded_->current(start.language);
-      engine::PositionPtr position = embedded_->held(cache).start();
+      engine::PositionPtr position = embedded_->locked(cache).start();
       read_byte({std::move(cache), std::move(position), start.below});
     }
     if (!network_.has_lexer()) return builder.add({stacks_.after(from.node, byte, budget), 0});

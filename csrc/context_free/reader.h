@@ -197,7 +197,7 @@ template <typename Counts>
 Place Reader::with_ends(const Place& place, Counts counts) {
   if (place.others == nullptr || place.others->runs.empty()) return place;
   auto has_end = [&](const EmbeddedRun& run) {
-    return counts(run) && embedded_->held(run.cache).has_end(*run.position);
+    return counts(run) && embedded_->locked(run.cache).has_end(*run.position);
   };
   const std::vector<EmbeddedRun>& runs = place.others->runs;
   if (std::all_of(runs.begin(), runs.end(), has_end)) return place;

@@ -19,9 +19,9 @@ CompiledSchema::CompiledSchema(std::string schema, SchemaOptions options, const 
   cache_->rehearse();
   annotations_ = cache_->annotations();
   EmbeddedSchemaCache embedded(cache_);
-  embedded.hold();
+  embedded.lock();
   first_bytes_ = embedded.first_bytes();
-  embedded.release();
+  embedded.unlock();
   compiled_bytes_ = cache_->memory_bytes();
 }
 

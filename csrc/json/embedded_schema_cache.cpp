@@ -12,13 +12,13 @@ const Position& json(const EmbeddedPosition& position) { return static_cast<cons
 
 }  // namespace
 
-void EmbeddedSchemaCache::hold() {
+void EmbeddedSchemaCache::lock() {
   auto lock = std::make_unique<SchemaCache::Lock>(*cache_);
   lock_ = std::move(lock);  // no other thread is here now
   has_read_ = false;
 }
 
-void EmbeddedSchemaCache::release() noexcept { std::unique_ptr<SchemaCache::Lock> lock = std::move(lock_); }
+void EmbeddedSchemaCache::unlock() noexcept { std::unique_ptr<SchemaCache::Lock> lock = std::move(lock_); }
 
 engine::PositionPtr EmbeddedSchemaCache::start() { return std::make_shared<Position>(*cache_->machine_); }
 

@@ -21,10 +21,10 @@ class EmbeddedSchemaCache final : public engine::EmbeddedCache {
   explicit EmbeddedSchemaCache(std::shared_ptr<SchemaCache> cache) : cache_(std::move(cache)) {}
 
   const std::shared_ptr<SchemaCache>& cache() const { return cache_; }
-  std::bitset<256> first_bytes();  // needs hold()
+  std::bitset<256> first_bytes();  // needs lock()
 
-  void hold() override;
-  void release() noexcept override;
+  void lock() override;
+  void unlock() noexcept override;
   engine::PositionPtr start() override;
   engine::PositionPtr after(const engine::EmbeddedPosition& position, const uint8_t*& at, const uint8_t* end) override;
   bool may_end(const engine::EmbeddedPosition& position) override;
@@ -49,8 +49,8 @@ class EmbeddedSchemaCache final : public engine::EmbeddedCache {
   bool reaches_bottom(const Position& position, State top) const;
 
   const std::shared_ptr<SchemaCache> cache_;
-  std::unique_ptr<SchemaCache::Lock> lock_;  // of the thread that called hold()
-  bool has_read_ = false;                    // since hold()
+  std::unique_ptr<SchemaCache::Lock> lock_;  // of the thread that called lock()
+  bool has_read_ = false;                    // since lock()
 };
 
 }  // namespace structout::json

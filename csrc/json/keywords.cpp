@@ -38,17 +38,17 @@ const std::unordered_map<std::string_view, int> kLastDraft = {
     {"disallow", 3}, {"divisibleBy", 3}, {"extends", 3}, {"$recursiveAnchor", 2019}, {"$recursiveRef", 2019},
 };
 
-const std::unordered_map<std::string_view, Held> kHolds = [] {
-  std::unordered_map<std::string_view, Held> all;
+const std::unordered_map<std::string_view, SubschemaForm> kSubschemaForms = [] {
+  std::unordered_map<std::string_view, SubschemaForm> all;
   for (std::string_view keyword :
        {"additionalItems", "additionalProperties", "allOf", "anyOf", "contains", "contentSchema", "disallow", "else",
         "extends", "if", "items", "not", "oneOf", "prefixItems", "propertyNames", "then", "type", "unevaluatedItems",
         "unevaluatedProperties"}) {
-    all[keyword] = Held::kSchemas;
+    all[keyword] = SubschemaForm::kSchemas;
   }
   for (std::string_view keyword :
        {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}) {
-    all[keyword] = Held::kNamedSchemas;
+    all[keyword] = SubschemaForm::kNamedSchemas;
   }
   return all;
 }();
@@ -114,9 +114,9 @@ bool is_annotation(std::string_view keyword) {
   return kAnnotations.count(keyword) > 0;
 }
 
-Held held_by(std::string_view keyword, int draft) {
-  auto held = kHolds.find(keyword);
-  return held == kHolds.end() || !draft_has_keyword(draft, keyword) ? Held::kNothing : held->second;
+SubschemaForm subschema_form(std::string_view keyword, int draft) {
+  auto known = kSubschemaForms.find(keyword);
+  return known == kSubschemaForms.end() || !draft_has_keyword(draft, keyword) ? SubschemaForm::kNone : known->second;
 }
 
 std::vector<const Value*> subschemas(const Value& schema, int draft) {
@@ -125,9 +125,9 @@ std::vector<const Value*> subschemas(const Value& schema, int draft) {
   for (size_t i = 0; i < schema.items.size(); ++i) {
     const Value& value = schema.items[i];
     if (!value.is_object() && !value.is_array()) continue;
-    Held held = held_by(schema.names[i], draft);
-    if (held == Held::kNothing) continue;
-    bool is_named = held == Held::kNamedSchemas;
+    SubschemaForm form = subschema_form(schema.names[i], draft);
+    if (form == SubschemaForm::kNone) continue;
+    bool is_named = form == SubschemaForm::kNamedSchemas;
     if (is_named && value.is_array()) continue;
     if (is_named || value.is_array()) {
       for (const Value& each : value.items) found.push_back(&each);

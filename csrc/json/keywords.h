@@ -34,14 +34,14 @@ std::string vocabulary_prefix(int draft);
 // True for keywords that restrict no value, such as `title` or `$defs`.
 bool is_annotation(std::string_view keyword);
 
-// The place of schemas in the value of a keyword.
-enum class Held : uint8_t {
-  kNothing,       // no schemas
+// The way in which the value of a keyword contains subschemas.
+enum class SubschemaForm : uint8_t {
+  kNone,          // no schemas
   kSchemas,       // a schema, or an array of schemas
   kNamedSchemas,  // an object whose values are schemas
 };
 
-Held held_by(std::string_view keyword, int draft);
+SubschemaForm subschema_form(std::string_view keyword, int draft);
 
 // The schemas one level down in a schema of a draft. The list may have booleans and strings
 // too, as from `properties` or `type`.

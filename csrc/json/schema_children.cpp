@@ -44,12 +44,12 @@ class SchemaWriter {
     // Schema::annotations() lists unknown formats with their places.
     bool is_unknown = keyword == "format" && formats_.by_name.count(value.text) == 0;
     if (is_unknown || keyword == "id" || keyword[0] == '$') return false;
-    switch (held_by(keyword, draft)) {
-      case Held::kNothing:
+    switch (subschema_form(keyword, draft)) {
+      case SubschemaForm::kNone:
         return write_value(value);
-      case Held::kSchemas:
+      case SubschemaForm::kSchemas:
         return value.is_array() ? write_all(value, true) : write(value);
-      case Held::kNamedSchemas:
+      case SubschemaForm::kNamedSchemas:
         return write_all(value, true);
     }
     return false;

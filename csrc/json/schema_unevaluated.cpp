@@ -157,11 +157,11 @@ Formula Schema::unevaluated_items(const Value& schema) {
     for (const EvaluatedItems& each : evaluated) {
       if (each.contains == kAlways && each.begin <= i && i < each.end) any.push_back(each.condition);
     }
-    for (uint32_t held = 0; held < 1u << contains.size(); ++held) {  // the conditions that hold at least
+    for (uint32_t met = 0; met < 1u << contains.size(); ++met) {  // the conditions that hold at least
       std::vector<Formula> conditions;
       Formula allowed = value;
       for (size_t j = 0; j < contains.size(); ++j) {
-        if ((held >> j & 1) == 0) continue;
+        if ((met >> j & 1) == 0) continue;
         conditions.push_back(contains[j].condition);
         allowed = either(allowed, contains[j].contains);
       }

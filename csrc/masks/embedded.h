@@ -50,7 +50,7 @@ struct EmbeddedView {
 };
 
 // The states and masks that texts of an embedded language share. A cache is not safe
-// for threads by itself: a thread calls hold() before any other function, except
+// for threads by itself: a thread calls lock() before any other function, except
 // number().
 //
 // Exceptions leave positions as they were.
@@ -58,9 +58,9 @@ class EmbeddedCache {
  public:
   virtual ~EmbeddedCache() = default;
 
-  // Holds the cache for this thread until release(), and bounds the work until then.
-  virtual void hold() = 0;
-  virtual void release() noexcept = 0;
+  // Locks the cache for this thread until unlock(), and bounds the work until then.
+  virtual void lock() = 0;
+  virtual void unlock() noexcept = 0;
 
   virtual PositionPtr start() = 0;
 

@@ -10,8 +10,8 @@ constexpr uint32_t kUnplanned = kFreeRow - 1;  // in the place of a state that i
 constexpr uint32_t kEmptyRow = kFreeRow - 2;   // of a row that others fill
 
 // In steps of a Budget:
-constexpr uint64_t kLookupWork = 3'000;  // of what is expected to be known: about 0.1 ms
-constexpr uint64_t kHeldWork = 30'000;   // before others may go on: about 1 ms
+constexpr uint64_t kLookupWork = 3'000;        // of what is expected to be known: about 0.1 ms
+constexpr uint64_t kWorkBeforeYield = 30'000;  // before others may go on: about 1 ms
 
 // Mask bytes that a thread copies at a time. For smaller ranges, waking the threads
 // would take longer than what they save.
@@ -41,7 +41,7 @@ size_t Step::max_rows() const {
 
 void Step::accept(const BeforeLongWork& before_long_work) {
   if (std::exchange(has_accepted_, true)) return;
-  uint64_t left = kHeldWork;
+  uint64_t left = kWorkBeforeYield;
   std::vector<StepTokens*> later;
   for (size_t i = 0; i < drawn.size(); ++i) {
     prefetch_after(drawn, i);
@@ -227,7 +227,7 @@ uint64_t Step::run(uint64_t work, MaskBuffer& masks, const BeforeLongWork& befor
     std::vector<size_t> over;
     for (size_t i : later) {
       uint64_t allowed = std::min(left, share);
-      if (!is_long && work - left + allowed > kHeldWork) {
+      if (!is_long && work - left + allowed > kWorkBeforeYield) {
         is_long = true;
         before_long_work();
       }
