@@ -30,7 +30,7 @@ class LimitError : public std::runtime_error {
   std::string limit;
   uint64_t got;
   uint64_t max;
-  std::string place;  // in the constraint, if that is known: a JSON pointer
+  std::string pointer;  // in the constraint, if that is known: a JSON pointer
 };
 
 // A table that the texts of a constraint share is full, perhaps because of other texts.

@@ -12,23 +12,23 @@ std::optional<engine::Automaton> as_automaton(const Network& network, const engi
   engine::Budget budget(limits);
   Lexer lexer(network);
   Reader reader(network, lexer);
-  Place start = reader.start(budget);
+  Configuration start = reader.start(budget);
   if (start.is_dead()) return engine::Automaton();
-  std::vector<Place> places = {start};
+  std::vector<Configuration> configs = {start};
   PairTable numbers;
   numbers.add(start.node, start.lexer_state, 0);
   engine::AutomatonBuilder builder;
-  for (size_t i = 0; i < places.size(); ++i) {
+  for (size_t i = 0; i < configs.size(); ++i) {
     std::vector<engine::Edge> edges;
     for (int byte = 0; byte < 256; ++byte) {
-      Place next = reader.after(places[i], uint8_t(byte), budget);
+      Configuration next = reader.after(configs[i], uint8_t(byte), budget);
       if (next.is_dead()) continue;
       uint32_t number = numbers.find(next.node, next.lexer_state);
       if (number == PairTable::kMissing) {
-        number = uint32_t(places.size());
+        number = uint32_t(configs.size());
         numbers.add(next.node, next.lexer_state, number);
-        places.push_back(next);
-        budget.check_states(places.size());
+        configs.push_back(next);
+        budget.check_states(configs.size());
       }
       if (!edges.empty() && edges.back().target == number && edges.back().last + 1 == byte) {
         edges.back().last = uint8_t(byte);
@@ -37,7 +37,7 @@ std::optional<engine::Automaton> as_automaton(const Network& network, const engi
       }
     }
     budget.spend(64);
-    builder.add_state(reader.may_end(places[i], budget), edges);
+    builder.add_state(reader.may_end(configs[i], budget), edges);
   }
   return builder.minimal(0, budget);
 } catch (const engine::LimitError&) {

@@ -25,52 +25,52 @@ struct Branch {
 };
 
 // A hash set with open addressing. A mask has few branches and takes little time, so
-// clear() does not visit the slots: it starts a new round, and slots of earlier rounds
+// clear() does not visit the buckets: it starts a new round, and buckets of earlier rounds
 // count as empty.
 class BranchSet {
  public:
   void clear() {
     size_ = 0;
     if (++round_ != 0) return;
-    slots_.assign(slots_.size(), {});
+    buckets_.assign(buckets_.size(), {});
     round_ = 1;
   }
 
   // Returns true if the branch was not in the set yet.
   bool insert(const Branch& branch) {
-    Slot& slot = slots_[place_of(branch)];
-    if (slot.round == round_) return false;
-    slot = {branch, round_};
-    if (2 * ++size_ > slots_.size()) grow();
+    Bucket& bucket = buckets_[bucket_of(branch)];
+    if (bucket.round == round_) return false;
+    bucket = {branch, round_};
+    if (2 * ++size_ > buckets_.size()) grow();
     return true;
   }
 
-  size_t memory_bytes() const { return slots_.capacity() * sizeof(Slot); }
+  size_t memory_bytes() const { return buckets_.capacity() * sizeof(Bucket); }
 
  private:
-  struct Slot {
+  struct Bucket {
     Branch branch{};
     uint32_t round = 0;  // of its insertion
   };
 
-  size_t place_of(const Branch& branch) const {
+  size_t bucket_of(const Branch& branch) const {
     uint64_t hash = engine::mix(uint64_t(branch.lexer_state) << 1 | uint64_t(branch.is_closed),
                                 uint64_t(branch.trie_nodes) << 32 | branch.node);
-    size_t at = size_t(hash) & (slots_.size() - 1);
-    while (slots_[at].round == round_ && !(slots_[at].branch == branch)) at = (at + 1) & (slots_.size() - 1);
+    size_t at = size_t(hash) & (buckets_.size() - 1);
+    while (buckets_[at].round == round_ && !(buckets_[at].branch == branch)) at = (at + 1) & (buckets_.size() - 1);
     return at;
   }
 
   void grow() {
-    std::vector<Slot> before = std::exchange(slots_, std::vector<Slot>(2 * slots_.size()));
-    for (const Slot& slot : before) {
-      if (slot.round == round_) slots_[place_of(slot.branch)] = slot;
+    std::vector<Bucket> before = std::exchange(buckets_, std::vector<Bucket>(2 * buckets_.size()));
+    for (const Bucket& bucket : before) {
+      if (bucket.round == round_) buckets_[bucket_of(bucket.branch)] = bucket;
     }
   }
 
   uint32_t round_ = 1;
   size_t size_ = 0;
-  std::vector<Slot> slots_ = std::vector<Slot>(1 << 10);
+  std::vector<Bucket> buckets_ = std::vector<Bucket>(1 << 10);
 };
 
 }  // namespace structout::context_free

@@ -218,14 +218,14 @@ class CaptureParser::Parse {
     const uint8_t* bytes = reinterpret_cast<const uint8_t*>(bytes_.data());
     const uint8_t *at = bytes + begin, *end = bytes + end_of_bytes(begin);
     std::vector<size_t> ends;
-    engine::PositionPtr position = locked.cache->start();
+    engine::ConfigurationPtr config = locked.cache->start();
     while (at < end) {
       budget_.spend(1);
-      position = locked.cache->after(*position, at, end);
-      if (position == nullptr) break;
-      if (!locked.cache->may_end(*position)) continue;
+      config = locked.cache->after(*config, at, end);
+      if (config == nullptr) break;
+      if (!locked.cache->may_end(*config)) continue;
       ends.push_back(size_t(at - bytes));
-      if (!locked.cache->may_go_on(*position)) break;
+      if (!locked.cache->may_go_on(*config)) break;
     }
     return ends;
   }

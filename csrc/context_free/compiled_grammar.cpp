@@ -29,9 +29,9 @@ std::shared_ptr<GrammarCache> CompiledGrammar::cache() {
   return cache_;
 }
 
-std::shared_ptr<GrammarCache> CompiledGrammar::moved(GrammarCache& from, std::vector<TextPlace>& places) {
+std::shared_ptr<GrammarCache> CompiledGrammar::moved(GrammarCache& from, std::vector<TextConfiguration>& configs) {
   std::shared_ptr<GrammarCache> to = this->cache();
-  places = to->copied(from, places);
+  configs = to->copied(from, configs);
   return to;
 }
 

@@ -35,18 +35,18 @@ class CompiledGrammar {
   // well.
   std::shared_ptr<GrammarCache> new_cache() const { return std::make_shared<GrammarCache>(parts_, true); }
 
-  // True if texts on this cache should move to another. Bytes of places that moved here
-  // raise the threshold by twice their size, so that a move pays off before the next
+  // True if texts on this cache should move to another. Bytes of configurations that moved
+  // here raise the threshold by twice their size, so that a move pays off before the next
   // one.
   bool is_outgrown(const GrammarCache& cache) const {
     return cache.memory_bytes() > max_growth_ + 2 * cache.moved_bytes();
   }
 
-  // Replaces the places of a text by copies on the present cache, and returns that
+  // Replaces the configurations of a text by copies on the present cache, and returns that
   // cache.
-  std::shared_ptr<GrammarCache> moved(GrammarCache& from, std::vector<TextPlace>& places);
+  std::shared_ptr<GrammarCache> moved(GrammarCache& from, std::vector<TextConfiguration>& configs);
 
-  // True if no text can be finished: then even the place of the empty text is dead.
+  // True if no text can be finished: then even the configuration of the empty text is dead.
   bool is_empty() { return cache()->start().is_dead(); }
 
   // Returns the bytes of all caches in use, of embedded languages, of the network, and

@@ -7,17 +7,19 @@
 
 namespace structout::context_free {
 
-using engine::EmbeddedPosition;
+using engine::EmbeddedConfiguration;
 using engine::EmbeddedView;
 
 namespace {
 
-struct GrammarPosition final : EmbeddedPosition {
-  explicit GrammarPosition(Place place) : place(std::move(place)) {}
-  const Place place;
+struct GrammarConfiguration final : EmbeddedConfiguration {
+  explicit GrammarConfiguration(Configuration config) : config(std::move(config)) {}
+  const Configuration config;
 };
 
-const Place& place_of(const EmbeddedPosition& position) { return static_cast<const GrammarPosition&>(position).place; }
+const Configuration& config_of(const EmbeddedConfiguration& given) {
+  return static_cast<const GrammarConfiguration&>(given).config;
+}
 
 }  // namespace
 
@@ -36,84 +38,84 @@ void EmbeddedGrammarCache::lock() {
 
 void EmbeddedGrammarCache::unlock() noexcept { std::unique_ptr<GrammarCache::Lock> lock = std::move(lock_); }
 
-engine::PositionPtr EmbeddedGrammarCache::start() {
-  return std::make_shared<GrammarPosition>(cache_->reader_.start(cache_->budget()));
+engine::ConfigurationPtr EmbeddedGrammarCache::start() {
+  return std::make_shared<GrammarConfiguration>(cache_->reader_.start(cache_->budget()));
 }
 
 engine::ByteSet EmbeddedGrammarCache::first_bytes() {
   engine::ByteSet bytes;
-  engine::PositionPtr begin = start();
+  engine::ConfigurationPtr begin = start();
   for (size_t byte = 0; byte < 256; ++byte) {
     uint8_t text = uint8_t(byte);
     const uint8_t* at = &text;
-    engine::PositionPtr next = after(*begin, at, &text + 1);
+    engine::ConfigurationPtr next = after(*begin, at, &text + 1);
     bytes[byte] = next != nullptr && has_end(*next);
   }
   return bytes;
 }
 
-engine::PositionPtr EmbeddedGrammarCache::after(const EmbeddedPosition& position, const uint8_t*& at,
-                                                const uint8_t* end) {
+engine::ConfigurationPtr EmbeddedGrammarCache::after(const EmbeddedConfiguration& given, const uint8_t*& at,
+                                                     const uint8_t* end) {
   cache_->throw_if_full();
-  Place place = place_of(position);
+  Configuration config = config_of(given);
   while (at < end) {
-    place = cache_->reader_.after(place, *at, cache_->budget());
-    if (place.is_dead()) return nullptr;
+    config = cache_->reader_.after(config, *at, cache_->budget());
+    if (config.is_dead()) return nullptr;
     ++at;
-    if (cache_->reader_.may_end(place, cache_->budget())) break;
+    if (cache_->reader_.may_end(config, cache_->budget())) break;
   }
-  place = cache_->with_finishable_runs(place);
-  return place.is_dead() ? nullptr : std::make_shared<GrammarPosition>(std::move(place));
+  config = cache_->with_finishable_runs(config);
+  return config.is_dead() ? nullptr : std::make_shared<GrammarConfiguration>(std::move(config));
 }
 
-bool EmbeddedGrammarCache::may_end(const EmbeddedPosition& position) {
-  return cache_->reader_.may_end(place_of(position), cache_->budget());
+bool EmbeddedGrammarCache::may_end(const EmbeddedConfiguration& given) {
+  return cache_->reader_.may_end(config_of(given), cache_->budget());
 }
 
-bool EmbeddedGrammarCache::may_go_on(const EmbeddedPosition& position) {
-  const Place& place = place_of(position);
-  if (place.others != nullptr) return can_go_on(place);
-  uint32_t known = goes_on_.find(place.node, place.lexer_state);
+bool EmbeddedGrammarCache::may_go_on(const EmbeddedConfiguration& given) {
+  const Configuration& config = config_of(given);
+  if (config.others != nullptr) return can_go_on(config);
+  uint32_t known = goes_on_.find(config.node, config.lexer_state);
   if (known != PairTable::kMissing) return known == 1;
-  bool goes_on = can_go_on(place);
-  goes_on_.add(place.node, place.lexer_state, goes_on);
+  bool goes_on = can_go_on(config);
+  goes_on_.add(config.node, config.lexer_state, goes_on);
   return goes_on;
 }
 
-bool EmbeddedGrammarCache::can_go_on(const Place& place) {
+bool EmbeddedGrammarCache::can_go_on(const Configuration& config) {
   const std::vector<uint8_t>& bytes = cache_->reader_.bytes_with_tokens();
   return std::any_of(bytes.begin(), bytes.end(), [&](uint8_t byte) {
-    Place next = cache_->reader_.with_ends(cache_->reader_.after(place, byte, cache_->budget()));
+    Configuration next = cache_->reader_.with_ends(cache_->reader_.after(config, byte, cache_->budget()));
     return !next.is_dead() && cache_->has_end(next);
   });
 }
 
-bool EmbeddedGrammarCache::has_end(const EmbeddedPosition& position) {
-  Place place = cache_->reader_.with_ends(place_of(position));
-  return !place.is_dead() && cache_->has_end(place);
+bool EmbeddedGrammarCache::has_end(const EmbeddedConfiguration& given) {
+  Configuration config = cache_->reader_.with_ends(config_of(given));
+  return !config.is_dead() && cache_->has_end(config);
 }
 
-bool EmbeddedGrammarCache::are_equal(const EmbeddedPosition& given_a, const EmbeddedPosition& given_b) {
-  const Place &a = place_of(given_a), &b = place_of(given_b);
-  if (!(static_cast<const LexerPlace&>(a) == b)) return false;
+bool EmbeddedGrammarCache::are_equal(const EmbeddedConfiguration& given_a, const EmbeddedConfiguration& given_b) {
+  const Configuration &a = config_of(given_a), &b = config_of(given_b);
+  if (!(static_cast<const LexerConfiguration&>(a) == b)) return false;
   if (a.others == nullptr || b.others == nullptr) return a.others == b.others;
   auto are_equal_runs = [this](const EmbeddedRun& run, const EmbeddedRun& other) {
     return run.cache == other.cache && run.below == other.below &&
-           cache_->embedded_.locked(run.cache).are_equal(*run.position, *other.position);
+           cache_->embedded_.locked(run.cache).are_equal(*run.config, *other.config);
   };
-  return a.others->lexer_places == b.others->lexer_places &&
+  return a.others->lexer_configs == b.others->lexer_configs &&
          std::equal(a.others->runs.begin(), a.others->runs.end(), b.others->runs.begin(), b.others->runs.end(),
                     are_equal_runs);
 }
 
-std::optional<uint32_t> EmbeddedGrammarCache::entry_number(const Place& place) {
+std::optional<uint32_t> EmbeddedGrammarCache::entry_number(const Configuration& config) {
   constexpr uint32_t kInside = 1u << 31;
-  if (place.others == nullptr) return cache_->number_of(static_cast<const LexerPlace&>(place));
-  if (cache_->embedded_masks_.find(place, cache_->budget()).mask == nullptr) return std::nullopt;
-  return kInside + cache_->embedded_masks_.number_of(place, cache_->budget());
+  if (config.others == nullptr) return cache_->number_of(static_cast<const LexerConfiguration&>(config));
+  if (cache_->embedded_masks_.find(config, cache_->budget()).mask == nullptr) return std::nullopt;
+  return kInside + cache_->embedded_masks_.number_of(config, cache_->budget());
 }
 
-std::vector<uint32_t> EmbeddedGrammarCache::exits_of(const Place& place, const engine::ByteSet& followers) {
+std::vector<uint32_t> EmbeddedGrammarCache::exits_of(const Configuration& config, const engine::ByteSet& followers) {
   const engine::VocabularyTrie& vocabulary = *cache_->parts_->vocabulary;
   std::vector<uint32_t> exits;
   engine::ByteGroups groups = 0;
@@ -128,12 +130,12 @@ std::vector<uint32_t> EmbeddedGrammarCache::exits_of(const Place& place, const e
     });
     return is_followed;
   };
-  std::vector<Place> places(vocabulary.max_depth() + 1);  // before each byte
-  places[0] = place;
+  std::vector<Configuration> configs(vocabulary.max_depth() + 1);  // before each byte
+  configs[0] = config;
   vocabulary.visit_below(engine::VocabularyTrie::kRoot, [&](uint32_t node, uint8_t byte, uint32_t depth) {
     if ((vocabulary.bytes_below().groups(node) & groups) == 0) return false;
     cache_->budget().spend(1);
-    Place& next = places[depth + 1] = cache_->reader_.after(places[depth], byte, cache_->budget());
+    Configuration& next = configs[depth + 1] = cache_->reader_.after(configs[depth], byte, cache_->budget());
     if (next.is_dead()) return false;
     if (is_followed(node) && cache_->reader_.may_end(next, cache_->budget())) exits.push_back(node);
     return true;
@@ -150,23 +152,23 @@ EmbeddedView EmbeddedGrammarCache::view_of(uint32_t number, const Entry& entry) 
   return view;
 }
 
-EmbeddedView EmbeddedGrammarCache::view(const EmbeddedPosition& position, const engine::ByteSet& followers) {
-  const Place& place = place_of(position);
-  std::optional<uint32_t> number = entry_number(place);
+EmbeddedView EmbeddedGrammarCache::view(const EmbeddedConfiguration& given, const engine::ByteSet& followers) {
+  const Configuration& config = config_of(given);
+  std::optional<uint32_t> number = entry_number(config);
   std::unordered_map<uint32_t, Entry>& entries = entries_[followers];
   if (number) {
     auto known = entries.find(*number);
     if (known != entries.end()) return view_of(*number, known->second);
   }
-  std::vector<uint32_t> exits = exits_of(place, followers);
+  std::vector<uint32_t> exits = exits_of(config, followers);
   size_t bytes = exits.size() * sizeof(uint32_t) + sizeof(Entry);
   const engine::Mask* mask = nullptr;
   if (number && own_exit_bytes_ + bytes <= kMaxExitBytes) {
     std::vector<uint32_t> row(cache_->parts_->vocabulary->row_words());
-    if (place.others == nullptr) {
+    if (config.others == nullptr) {
       mask = cache_->mask_of_locked(*number);
     } else {
-      cache_->embedded_masks_.fill(place, row.data(), cache_->budget());
+      cache_->embedded_masks_.fill(config, row.data(), cache_->budget());
       mask = cache_->parts_->masks.store().add(row.data());
     }
   }
@@ -181,11 +183,11 @@ EmbeddedView EmbeddedGrammarCache::view(const EmbeddedPosition& position, const 
   return view_of(*number, entries.emplace(*number, std::move(entry)).first->second);
 }
 
-std::optional<EmbeddedView> EmbeddedGrammarCache::known_view(const EmbeddedPosition& position,
+std::optional<EmbeddedView> EmbeddedGrammarCache::known_view(const EmbeddedConfiguration& given,
                                                              const engine::ByteSet& followers) {
-  const Place& place = place_of(position);
-  if (place.others != nullptr && !cache_->embedded_masks_.has_mask(place)) return std::nullopt;
-  std::optional<uint32_t> number = entry_number(place);
+  const Configuration& config = config_of(given);
+  if (config.others != nullptr && !cache_->embedded_masks_.has_mask(config)) return std::nullopt;
+  std::optional<uint32_t> number = entry_number(config);
   if (!number) return std::nullopt;
   const std::unordered_map<uint32_t, Entry>& entries = entries_[followers];
   auto known = entries.find(*number);
@@ -193,25 +195,25 @@ std::optional<EmbeddedView> EmbeddedGrammarCache::known_view(const EmbeddedPosit
   return view_of(*number, known->second);
 }
 
-void EmbeddedGrammarCache::fill(const EmbeddedPosition& position, uint32_t* row) {
-  const Place& place = place_of(position);
-  if (place.others != nullptr) return cache_->embedded_masks_.fill(place, row, cache_->budget());
-  const engine::Mask* mask = cache_->mask_of_locked(cache_->number_of(static_cast<const LexerPlace&>(place)));
+void EmbeddedGrammarCache::fill(const EmbeddedConfiguration& given, uint32_t* row) {
+  const Configuration& config = config_of(given);
+  if (config.others != nullptr) return cache_->embedded_masks_.fill(config, row, cache_->budget());
+  const engine::Mask* mask = cache_->mask_of_locked(cache_->number_of(static_cast<const LexerConfiguration&>(config)));
   if (mask != nullptr) return cache_->parts_->masks.store().expand(*mask, row);
-  cache_->fill_by_walk(place, row);
+  cache_->fill_by_walk(config, row);
 }
 
 void EmbeddedGrammarCache::expand(const engine::Mask& mask, engine::MaskRow& row) {
   cache_->parts_->masks.store().expand(mask, row);
 }
 
-std::string EmbeddedGrammarCache::forced(const EmbeddedPosition& position) {
-  return cache_->forced_locked(place_of(position));
+std::string EmbeddedGrammarCache::forced(const EmbeddedConfiguration& given) {
+  return cache_->forced_locked(config_of(given));
 }
 
-std::optional<std::string> EmbeddedGrammarCache::short_end(const EmbeddedPosition& position, uint64_t& work) {
+std::optional<std::string> EmbeddedGrammarCache::short_end(const EmbeddedConfiguration& given, uint64_t& work) {
   uint64_t total_before = cache_->budget().total();
-  std::optional<std::string> end = cache_->end_search_.shortest(cache_->reader_, place_of(position), cache_->budget());
+  std::optional<std::string> end = cache_->end_search_.shortest(cache_->reader_, config_of(given), cache_->budget());
   work += cache_->budget().total() - total_before;
   return end;
 }

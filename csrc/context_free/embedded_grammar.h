@@ -19,7 +19,7 @@ namespace structout::context_free {
 // alone may use it at the same time. The grammar keeps its own lexer and its own
 // ignored texts; the surrounding language does not affect them.
 //
-// Views are cached by the number of the place and by the bytes that may follow the
+// Views are cached by the number of the configuration and by the bytes that may follow the
 // embedded text. A miss costs a walk over the vocabulary's trie.
 class EmbeddedGrammarCache final : public engine::EmbeddedCache {
  public:
@@ -33,40 +33,41 @@ class EmbeddedGrammarCache final : public engine::EmbeddedCache {
 
   void lock() override;
   void unlock() noexcept override;
-  engine::PositionPtr start() override;
-  engine::PositionPtr after(const engine::EmbeddedPosition& position, const uint8_t*& at, const uint8_t* end) override;
-  bool may_end(const engine::EmbeddedPosition& position) override;
-  bool may_go_on(const engine::EmbeddedPosition& position) override;
-  bool has_end(const engine::EmbeddedPosition& position) override;
-  bool are_equal(const engine::EmbeddedPosition& a, const engine::EmbeddedPosition& b) override;
-  engine::EmbeddedView view(const engine::EmbeddedPosition& position, const engine::ByteSet& followers) override;
-  std::optional<engine::EmbeddedView> known_view(const engine::EmbeddedPosition& position,
+  engine::ConfigurationPtr start() override;
+  engine::ConfigurationPtr after(const engine::EmbeddedConfiguration& config, const uint8_t*& at,
+                                 const uint8_t* end) override;
+  bool may_end(const engine::EmbeddedConfiguration& config) override;
+  bool may_go_on(const engine::EmbeddedConfiguration& config) override;
+  bool has_end(const engine::EmbeddedConfiguration& config) override;
+  bool are_equal(const engine::EmbeddedConfiguration& a, const engine::EmbeddedConfiguration& b) override;
+  engine::EmbeddedView view(const engine::EmbeddedConfiguration& config, const engine::ByteSet& followers) override;
+  std::optional<engine::EmbeddedView> known_view(const engine::EmbeddedConfiguration& config,
                                                  const engine::ByteSet& followers) override;
-  void fill(const engine::EmbeddedPosition& position, uint32_t* row) override;
+  void fill(const engine::EmbeddedConfiguration& config, uint32_t* row) override;
   void expand(const engine::Mask& mask, engine::MaskRow& row) override;
-  std::string forced(const engine::EmbeddedPosition& position) override;
-  std::optional<std::string> short_end(const engine::EmbeddedPosition& position, uint64_t& work) override;
+  std::string forced(const engine::EmbeddedConfiguration& config) override;
+  std::optional<std::string> short_end(const engine::EmbeddedConfiguration& config, uint64_t& work) override;
   uint32_t number() const override { return number_; }
 
  private:
   using Nodes = std::vector<std::vector<uint32_t>>;
   static constexpr size_t kMaxExitBytes = 16 << 20;
 
-  // The cached view of the places with one number, for one set of bytes that may
+  // The cached view of the configurations with one number, for one set of bytes that may
   // follow.
   struct Entry {
     const engine::Mask* mask;
     std::shared_ptr<const Nodes> exits;  // one list
   };
 
-  // Returns a number that only places with the same mask and exits share. Returns
+  // Returns a number that only configurations with the same mask and exits share. Returns
   // nothing if these depend on what embedded texts inside of this one remember.
-  std::optional<uint32_t> entry_number(const Place& place);
-  bool can_go_on(const Place& place);
+  std::optional<uint32_t> entry_number(const Configuration& config);
+  bool can_go_on(const Configuration& config);
 
   // Returns the trie nodes after which the embedded text may end inside a token: with
   // one of `followers` as the next byte.
-  std::vector<uint32_t> exits_of(const Place& place, const engine::ByteSet& followers);
+  std::vector<uint32_t> exits_of(const Configuration& config, const engine::ByteSet& followers);
   static engine::EmbeddedView view_of(uint32_t number, const Entry& entry);
 
   const std::shared_ptr<CompiledGrammar> grammar_;

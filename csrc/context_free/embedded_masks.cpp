@@ -19,51 +19,53 @@ bool depends_on_text(const EmbeddedView& view) {
 const engine::ByteSet& EmbeddedMasks::followers(Node below, engine::Budget& budget) {
   auto known = followers_.find(below);
   if (known != followers_.end()) return known->second;
-  Place after{reader_.after_embedded(below, budget)};
+  Configuration after{reader_.after_embedded(below, budget)};
   engine::ByteSet bytes;
   for (uint32_t byte = 0; byte < 256; ++byte) bytes[byte] = !reader_.after(after, uint8_t(byte), budget).is_dead();
   return followers_.emplace(below, bytes).first->second;
 }
 
-std::vector<EmbeddedView> EmbeddedMasks::views(const Place& place, engine::Budget& budget) {
+std::vector<EmbeddedView> EmbeddedMasks::views(const Configuration& config, engine::Budget& budget) {
   std::vector<EmbeddedView> views;
-  for (const EmbeddedRun& run : place.others->runs) {
+  for (const EmbeddedRun& run : config.others->runs) {
     const engine::ByteSet& followers = this->followers(run.below, budget);
-    views.push_back(reader_.embedded().locked(run.cache).view(*run.position, followers));
+    views.push_back(reader_.embedded().locked(run.cache).view(*run.config, followers));
   }
   return views;
 }
 
-std::string EmbeddedMasks::key_of(const Place& place, const std::vector<EmbeddedView>& views) const {
-  std::string key = lexer_key(place);
+std::string EmbeddedMasks::key_of(const Configuration& config, const std::vector<EmbeddedView>& views) const {
+  std::string key = lexer_key(config);
   for (size_t i = 0; i < views.size(); ++i) {
-    append_to_key(key, place.others->runs[i].cache->number());
+    append_to_key(key, config.others->runs[i].cache->number());
     append_to_key(key, views[i].entry);
     append_to_key(key, views[i].counting_exits);
-    append_to_key(key, place.others->runs[i].below);
+    append_to_key(key, config.others->runs[i].below);
   }
   return key;
 }
 
-KnownMask EmbeddedMasks::find(const Place& place, engine::Budget& budget) {
-  if (place.others->known_mask.mask != nullptr) return place.others->known_mask;
-  return find(place, views(place, budget), budget);
+KnownMask EmbeddedMasks::find(const Configuration& config, engine::Budget& budget) {
+  if (config.others->known_mask.mask != nullptr) return config.others->known_mask;
+  return find(config, views(config, budget), budget);
 }
 
-KnownMask EmbeddedMasks::find(const Place& place, const std::vector<EmbeddedView>& views, engine::Budget& budget) {
+KnownMask EmbeddedMasks::find(const Configuration& config, const std::vector<EmbeddedView>& views,
+                              engine::Budget& budget) {
   if (std::any_of(views.begin(), views.end(), depends_on_text)) return {};
-  std::string key = key_of(place, views);
+  std::string key = key_of(config, views);
   auto known = found_.find(key);
-  KnownMask found = known != found_.end() ? known->second : computed(place, views, budget);
+  KnownMask found = known != found_.end() ? known->second : computed(config, views, budget);
   if (found.mask == nullptr) return found;
   if (known == found_.end()) found_.emplace(std::move(key), found);
-  return place.others->known_mask = found;
+  return config.others->known_mask = found;
 }
 
-KnownMask EmbeddedMasks::computed(const Place& place, const std::vector<EmbeddedView>& views, engine::Budget& budget) {
-  const std::vector<EmbeddedRun>& runs = place.others->runs;
+KnownMask EmbeddedMasks::computed(const Configuration& config, const std::vector<EmbeddedView>& views,
+                                  engine::Budget& budget) {
+  const std::vector<EmbeddedRun>& runs = config.others->runs;
   std::fill(row_.begin(), row_.end(), 0);
-  bool has_others = add_others(place, views, row_.data(), budget);
+  bool has_others = add_others(config, views, row_.data(), budget);
   if (!has_others && runs.size() == 1) return {views[0].mask, true};
   for (size_t i = 0; i < runs.size(); ++i) {
     engine::MaskRow added(added_row_.data(), added_row_.size());
@@ -73,36 +75,38 @@ KnownMask EmbeddedMasks::computed(const Place& place, const std::vector<Embedded
   return {store_.add(row_.data())};
 }
 
-bool EmbeddedMasks::add_others(const Place& place, const std::vector<EmbeddedView>& views, uint32_t* row,
+bool EmbeddedMasks::add_others(const Configuration& config, const std::vector<EmbeddedView>& views, uint32_t* row,
                                engine::Budget& budget) {
-  const std::vector<EmbeddedRun>& runs = place.others->runs;
+  const std::vector<EmbeddedRun>& runs = config.others->runs;
   std::vector<Masks::Branch> branches;
-  if (place.node != Stacks::kDead) branches.push_back(masks_.at(place));
-  for (const LexerPlace& each : place.others->lexer_places) branches.push_back(masks_.at(each));
+  if (config.node != Stacks::kDead) branches.push_back(masks_.at(config));
+  for (const LexerConfiguration& each : config.others->lexer_configs) branches.push_back(masks_.at(each));
   for (size_t i = 0; i < runs.size(); ++i) {
     for (size_t list = 0; views[i].exits != nullptr && list < views[i].exits->size(); ++list) {
       if (list >= 64 || (views[i].counting_exits >> list & 1) == 0) continue;
       branches.push_back(masks_.branch_after((*views[i].exits)[list], runs[i].below, reader_, budget));
     }
   }
-  auto has_end = [this](const LexerPlace& next) { return has_end_(Place{next}); };
+  auto has_end = [this](const LexerConfiguration& next) { return has_end_(Configuration{next}); };
   std::optional<std::vector<uint32_t>> pieces = masks_.pieces_of(reader_, branches, has_end, budget);
   if (pieces) masks_.add_tokens(*pieces, row);
-  auto is_allowed = [this](const Place& next) {
-    Place with_ends = reader_.with_ends(next);
+  auto is_allowed = [this](const Configuration& next) {
+    Configuration with_ends = reader_.with_ends(next);
     return !with_ends.is_dead() && has_end_(with_ends);
   };
   if (!pieces) {
-    Place others{static_cast<const LexerPlace&>(place)};
-    auto lexer_places = place.others->lexer_places;
+    Configuration others{static_cast<const LexerConfiguration&>(config)};
+    auto lexer_configs = config.others->lexer_configs;
     others.others =
-        lexer_places.empty() ? nullptr : std::make_shared<const OtherPlaces>(OtherPlaces{std::move(lexer_places), {}});
+        lexer_configs.empty()
+            ? nullptr
+            : std::make_shared<const OtherConfigurations>(OtherConfigurations{std::move(lexer_configs), {}});
     if (!others.is_dead()) masks_.add_by_walk(reader_, others, budget, is_allowed, row);
   }
   for (size_t i = 0; i < runs.size(); ++i) {
     auto add_below = [&](const std::vector<uint32_t>& nodes) {
       if (nodes.empty()) return;
-      Place after{reader_.after_embedded(runs[i].below, budget)};
+      Configuration after{reader_.after_embedded(runs[i].below, budget)};
       for (uint32_t node : nodes) masks_.add_below(node, reader_, after, budget, is_allowed, row);
     };
     for (size_t list = 0; !pieces && views[i].exits != nullptr && list < views[i].exits->size(); ++list) {
@@ -113,41 +117,40 @@ bool EmbeddedMasks::add_others(const Place& place, const std::vector<EmbeddedVie
   return std::any_of(row, row + row_.size(), [](uint32_t word) { return word != 0; });
 }
 
-bool EmbeddedMasks::has_mask(const Place& place) {
-  if (place.others->known_mask.mask != nullptr) return true;
+bool EmbeddedMasks::has_mask(const Configuration& config) {
+  if (config.others->known_mask.mask != nullptr) return true;
   std::vector<EmbeddedView> views;
-  for (const EmbeddedRun& run : place.others->runs) {
+  for (const EmbeddedRun& run : config.others->runs) {
     auto followers = followers_.find(run.below);
     if (followers == followers_.end()) return false;
-    std::optional<EmbeddedView> view =
-        reader_.embedded().locked(run.cache).known_view(*run.position, followers->second);
+    std::optional<EmbeddedView> view = reader_.embedded().locked(run.cache).known_view(*run.config, followers->second);
     if (!view || depends_on_text(*view)) return false;
     views.push_back(std::move(*view));
   }
-  auto known = found_.find(key_of(place, views));
+  auto known = found_.find(key_of(config, views));
   if (known == found_.end()) return false;
-  place.others->known_mask = known->second;
+  config.others->known_mask = known->second;
   return true;
 }
 
-uint32_t EmbeddedMasks::number_of(const Place& place, engine::Budget& budget) {
-  return numbers_.try_emplace(key_of(place, views(place, budget)), uint32_t(numbers_.size())).first->second;
+uint32_t EmbeddedMasks::number_of(const Configuration& config, engine::Budget& budget) {
+  return numbers_.try_emplace(key_of(config, views(config, budget)), uint32_t(numbers_.size())).first->second;
 }
 
-void EmbeddedMasks::fill(const Place& place, engine::MaskRow& row, engine::Budget& budget) {
-  KnownMask found = place.others->known_mask;
+void EmbeddedMasks::fill(const Configuration& config, engine::MaskRow& row, engine::Budget& budget) {
+  KnownMask found = config.others->known_mask;
   std::vector<EmbeddedView> views;
   if (found.mask == nullptr) {
-    views = this->views(place, budget);
-    found = find(place, views, budget);
+    views = this->views(config, budget);
+    found = find(config, views, budget);
   }
   if (found.mask != nullptr && !found.is_of_language) return store_.expand(*found.mask, row);
-  if (found.mask != nullptr) return reader_.embedded().locked(place.others->runs[0].cache).expand(*found.mask, row);
+  if (found.mask != nullptr) return reader_.embedded().locked(config.others->runs[0].cache).expand(*found.mask, row);
   uint32_t* words = row.overwrite();
   std::fill(words, words + row_.size(), 0);
-  add_others(place, views, words, budget);
-  for (const EmbeddedRun& run : place.others->runs) {
-    reader_.embedded().locked(run.cache).fill(*run.position, added_row_.data());
+  add_others(config, views, words, budget);
+  for (const EmbeddedRun& run : config.others->runs) {
+    reader_.embedded().locked(run.cache).fill(*run.config, added_row_.data());
     for (size_t i = 0; i < row_.size(); ++i) words[i] |= added_row_[i];
   }
 }

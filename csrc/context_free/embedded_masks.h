@@ -1,4 +1,4 @@
-// Masks of places inside embedded texts.
+// Masks of configurations inside embedded texts.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@
 namespace structout::context_free {
 
 // Computes masks inside embedded texts. Such a mask is the union of the masks of the
-// embedded languages alone and of pieces (see Masks): those of the lexer places beside the
-// embedded texts, and those that go on after an embedded text has ended inside a token. The
-// cache key lists the numbers of all these parts. If nothing but one embedded text may go
-// on, its language's own mask serves as it is.
+// embedded languages alone and of pieces (see Masks): those of the lexer configurations
+// beside the embedded texts, and those that go on after an embedded text has ended inside a
+// token. The cache key lists the numbers of all these parts. If nothing but one embedded
+// text may go on, its language's own mask serves as it is.
 //
-// A hit costs the views of the embedded texts and one hash lookup, or nothing if the place
-// itself knows its mask; a miss costs the search for pieces and the expansion of each
-// language's mask.
+// A hit costs the views of the embedded texts and one hash lookup, or nothing if the
+// configuration itself knows its mask; a miss costs the search for pieces and the expansion
+// of each language's mask.
 class EmbeddedMasks {
  public:
-  // `has_end(place)`: true if a text can be finished from the place.
-  using HasEnd = std::function<bool(const Place&)>;
+  // `has_end(config)`: true if a text can be finished from the configuration.
+  using HasEnd = std::function<bool(const Configuration&)>;
   EmbeddedMasks(Masks& masks, Reader& reader, std::shared_ptr<const engine::VocabularyTrie> vocabulary, HasEnd has_end)
       : masks_(masks),
         reader_(reader),
@@ -35,17 +35,17 @@ class EmbeddedMasks {
         row_(vocabulary->row_words()) {}
 
   // Returns the mask, which is null if there is no room for it or if it depends on what
-  // embedded positions remember. has_mask() is true if find() has nothing to compute.
-  KnownMask find(const Place& place, engine::Budget& budget);
-  bool has_mask(const Place& place);
+  // embedded configurations remember. has_mask() is true if find() has nothing to compute.
+  KnownMask find(const Configuration& config, engine::Budget& budget);
+  bool has_mask(const Configuration& config);
 
-  // Returns a number that all places with the same cache key share.
-  uint32_t number_of(const Place& place, engine::Budget& budget);
+  // Returns a number that all configurations with the same cache key share.
+  uint32_t number_of(const Configuration& config, engine::Budget& budget);
 
-  void fill(const Place& place, engine::MaskRow& row, engine::Budget& budget);
-  void fill(const Place& place, uint32_t* words, engine::Budget& budget) {
+  void fill(const Configuration& config, engine::MaskRow& row, engine::Budget& budget);
+  void fill(const Configuration& config, uint32_t* words, engine::Budget& budget) {
     engine::MaskRow row(words, row_.size());
-    fill(place, row, budget);
+    fill(config, row, budget);
   }
 
   engine::MaskStore& store() { return store_; }
@@ -57,15 +57,16 @@ class EmbeddedMasks {
  private:
   static constexpr size_t kBytesPerKey = 96;  // of the table, roughly
 
-  std::vector<engine::EmbeddedView> views(const Place& place, engine::Budget& budget);
+  std::vector<engine::EmbeddedView> views(const Configuration& config, engine::Budget& budget);
   // The bytes that may follow an embedded text that returns to `below`.
   const engine::ByteSet& followers(Node below, engine::Budget& budget);
-  std::string key_of(const Place& place, const std::vector<engine::EmbeddedView>& views) const;
-  KnownMask find(const Place& place, const std::vector<engine::EmbeddedView>& views, engine::Budget& budget);
-  KnownMask computed(const Place& place, const std::vector<engine::EmbeddedView>& views, engine::Budget& budget);
+  std::string key_of(const Configuration& config, const std::vector<engine::EmbeddedView>& views) const;
+  KnownMask find(const Configuration& config, const std::vector<engine::EmbeddedView>& views, engine::Budget& budget);
+  KnownMask computed(const Configuration& config, const std::vector<engine::EmbeddedView>& views,
+                     engine::Budget& budget);
   // Adds the tokens that go on after the end of an embedded text, and those of the lexer
-  // places. Returns true if `row`, which must be empty before, has tokens then.
-  bool add_others(const Place& place, const std::vector<engine::EmbeddedView>& views, uint32_t* row,
+  // configurations. Returns true if `row`, which must be empty before, has tokens then.
+  bool add_others(const Configuration& config, const std::vector<engine::EmbeddedView>& views, uint32_t* row,
                   engine::Budget& budget);
 
   Masks& masks_;

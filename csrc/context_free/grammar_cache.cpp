@@ -19,7 +19,7 @@ GrammarCache::GrammarCache(std::shared_ptr<SharedParts> parts, bool has_own)
       embedded_(*parts_->network, has_own),
       reader_(*parts_->network, parts_->lexer, &embedded_),
       embedded_masks_(parts_->masks, reader_, parts_->vocabulary,
-                      [this](const Place& place) { return has_end(place); }),
+                      [this](const Configuration& config) { return has_end(config); }),
       end_search_(*parts_->network, parts_->sure_ways) {}
 
 size_t GrammarCache::size_in_bytes() const {
@@ -27,102 +27,105 @@ size_t GrammarCache::size_in_bytes() const {
          end_search_.memory_bytes();
 }
 
-uint32_t GrammarCache::number_of(const LexerPlace& place) {
-  uint32_t known = numbers_.find(place.node, place.lexer_state);
+uint32_t GrammarCache::number_of(const LexerConfiguration& config) {
+  uint32_t known = numbers_.find(config.node, config.lexer_state);
   if (known != PairTable::kMissing) return known;
   uint32_t number = states_.add();
-  states_[number].place = {place.node, place.lexer_state};
-  numbers_.add(place.node, place.lexer_state, number);
+  states_[number].config = {config.node, config.lexer_state};
+  numbers_.add(config.node, config.lexer_state, number);
   return number;
 }
 
-bool GrammarCache::has_end(const Place& place) {
-  auto of_one = [this](const LexerPlace& each) {
+bool GrammarCache::has_end(const Configuration& config) {
+  auto of_one = [this](const LexerConfiguration& each) {
     return each.node != Stacks::kDead && end_search_.has_end(reader_, each, budget());
   };
-  if (of_one(place)) return true;
-  if (place.others == nullptr) return false;
+  if (of_one(config)) return true;
+  if (config.others == nullptr) return false;
   auto of_run = [&](const EmbeddedRun& run) { return of_one(reader_.after_embedded(run.below, budget())); };
-  return std::any_of(place.others->lexer_places.begin(), place.others->lexer_places.end(), of_one) ||
-         std::any_of(place.others->runs.begin(), place.others->runs.end(), of_run);
+  return std::any_of(config.others->lexer_configs.begin(), config.others->lexer_configs.end(), of_one) ||
+         std::any_of(config.others->runs.begin(), config.others->runs.end(), of_run);
 }
 
-Place GrammarCache::with_finishable_runs(const Place& place) {
-  return reader_.with_ends(place, [this](const EmbeddedRun& run) {
+Configuration GrammarCache::with_finishable_runs(const Configuration& config) {
+  return reader_.with_ends(config, [this](const EmbeddedRun& run) {
     return end_search_.has_end(reader_, reader_.after_embedded(run.below, budget()), budget());
   });
 }
 
-TextPlace GrammarCache::finishable(Place place) {
-  place = with_finishable_runs(place);
-  if (place.is_dead() || !this->has_end(place)) return {};  // as masks, which count no tokens
+TextConfiguration GrammarCache::finishable(Configuration config) {
+  config = with_finishable_runs(config);
+  if (config.is_dead() || !this->has_end(config)) return {};  // as masks, which count no tokens
   if (parts_->network->has_token_limits()) {
-    auto has_end_of_one = [this](const LexerPlace& each) { return end_search_.has_end(reader_, each, budget()); };
-    place = reader_.at_token_end(std::move(place), has_end_of_one, budget());
+    auto has_end_of_one = [this](const LexerConfiguration& each) {
+      return end_search_.has_end(reader_, each, budget());
+    };
+    config = reader_.at_token_end(std::move(config), has_end_of_one, budget());
   }
-  uint32_t state = number_of(place);
-  return {state, place.num_tokens, std::move(place.others)};
+  uint32_t state = number_of(config);
+  return {state, config.num_tokens, std::move(config.others)};
 }
 
-std::optional<std::string> GrammarCache::shortest_end(const TextPlace& text) {
+std::optional<std::string> GrammarCache::shortest_end(const TextConfiguration& text) {
   Lock lock(*this);
-  return end_search_.shortest(reader_, place_of(text), budget());
+  return end_search_.shortest(reader_, config_of(text), budget());
 }
 
-TextPlace GrammarCache::start() {
+TextConfiguration GrammarCache::start() {
   Lock lock(*this);
   return finishable(reader_.start(budget()));
 }
 
-TextPlace GrammarCache::after(const TextPlace& from, const uint8_t* begin, const uint8_t* end) {
+TextConfiguration GrammarCache::after(const TextConfiguration& from, const uint8_t* begin, const uint8_t* end) {
   Lock lock(*this);
   throw_if_full();
-  return finishable(reader_.after(place_of(from), begin, end, budget()));
+  return finishable(reader_.after(config_of(from), begin, end, budget()));
 }
 
-TextPlace GrammarCache::after_token(const TextPlace& from, uint32_t token, bool by_id) {
+TextConfiguration GrammarCache::after_token(const TextConfiguration& from, uint32_t token, bool by_id) {
   Lock lock(*this);
   throw_if_full();
   const uint8_t *begin = parts_->vocabulary->begin(token), *end = parts_->vocabulary->end(token);
-  const Place place = place_of(from);
-  Place next;
-  if (!by_id && begin != end) next = reader_.after(place, begin, end, budget());
+  const Configuration config = config_of(from);
+  Configuration next;
+  if (!by_id && begin != end) next = reader_.after(config, begin, end, budget());
   if (parts_->network->has_tokens()) {
-    next = reader_.united(next, reader_.after_token(place, token, budget()), budget());
+    next = reader_.united(next, reader_.after_token(config, token, budget()), budget());
   }
   return finishable(std::move(next));
 }
 
-bool GrammarCache::may_end(const TextPlace& text) {
+bool GrammarCache::may_end(const TextConfiguration& text) {
   State& state = states_[text.state];
   bool is_alone = text.others == nullptr;
   if (is_alone && state.may_end != MayEnd::kUnknown) return state.may_end == MayEnd::kYes;
   Lock lock(*this);
-  bool result = reader_.may_end(place_of(text), budget());
+  bool result = reader_.may_end(config_of(text), budget());
   if (is_alone) state.may_end = result ? MayEnd::kYes : MayEnd::kNo;
   return result;
 }
 
-std::string GrammarCache::forced(const TextPlace& text) {
+std::string GrammarCache::forced(const TextConfiguration& text) {
   Lock lock(*this);
-  return forced_locked(place_of(text));
+  return forced_locked(config_of(text));
 }
 
-std::string GrammarCache::forced_locked(Place place) {
+std::string GrammarCache::forced_locked(Configuration config) {
   std::string bytes;
-  while (bytes.size() < kMaxForcedBytes && !reader_.may_end(place, budget()) && !reader_.reads_token(place, budget())) {
-    if (const EmbeddedRun* run = place.only_run()) {
-      std::string inside = embedded_.locked(run->cache).forced(*run->position);
+  while (bytes.size() < kMaxForcedBytes && !reader_.may_end(config, budget()) &&
+         !reader_.reads_token(config, budget())) {
+    if (const EmbeddedRun* run = config.only_run()) {
+      std::string inside = embedded_.locked(run->cache).forced(*run->config);
       if (inside.empty()) return bytes;
       const uint8_t* begin = reinterpret_cast<const uint8_t*>(inside.data());
-      place = reader_.after(place, begin, begin + inside.size(), budget());
+      config = reader_.after(config, begin, begin + inside.size(), budget());
       bytes += inside;
       continue;
     }
-    Place only;
+    Configuration only;
     int forced_byte = -1;
     for (int byte = 0; byte < 256; ++byte) {
-      Place next = reader_.after(place, uint8_t(byte), budget());
+      Configuration next = reader_.after(config, uint8_t(byte), budget());
       if (next.is_dead() || !has_end(next)) continue;
       if (forced_byte >= 0) return bytes;
       forced_byte = byte;
@@ -130,15 +133,15 @@ std::string GrammarCache::forced_locked(Place place) {
     }
     if (forced_byte < 0) return bytes;
     bytes.push_back(char(forced_byte));
-    place = only;
+    config = only;
   }
   return bytes;
 }
 
-void GrammarCache::fill_by_walk(const Place& place, uint32_t* row) {
-  auto is_allowed = [this](const Place& next) { return has_end(reader_.with_ends(next)); };
+void GrammarCache::fill_by_walk(const Configuration& config, uint32_t* row) {
+  auto is_allowed = [this](const Configuration& next) { return has_end(reader_.with_ends(next)); };
   std::fill(row, row + parts_->vocabulary->row_words(), 0);
-  parts_->masks.add_by_walk(reader_, place, budget(), is_allowed, row);
+  parts_->masks.add_by_walk(reader_, config, budget(), is_allowed, row);
 }
 
 const engine::Mask* GrammarCache::mask_of(uint32_t number) {
@@ -151,19 +154,19 @@ const engine::Mask* GrammarCache::mask_of(uint32_t number) {
 const engine::Mask* GrammarCache::mask_of_locked(uint32_t number) {
   State& state = states_[number];
   if (state.mask == nullptr) {
-    auto has_end = [this](const LexerPlace& next) { return end_search_.has_end(reader_, next, budget()); };
-    state.mask = parts_->masks.mask(reader_, state.place, has_end, budget());
+    auto has_end = [this](const LexerConfiguration& next) { return end_search_.has_end(reader_, next, budget()); };
+    state.mask = parts_->masks.mask(reader_, state.config, has_end, budget());
   }
   return state.mask;
 }
 
-bool GrammarCache::has_mask(const TextPlace& text) {
+bool GrammarCache::has_mask(const TextConfiguration& text) {
   if (text.others == nullptr) return states_[text.state].mask != nullptr;
   Lock lock(*this);
-  return embedded_masks_.has_mask(place_of(text));
+  return embedded_masks_.has_mask(config_of(text));
 }
 
-bool GrammarCache::fill(const TextPlace& text, engine::MaskRow& row) {
+bool GrammarCache::fill(const TextConfiguration& text, engine::MaskRow& row) {
   const engine::Mask* mask = text.others == nullptr ? mask_of(text.state) : nullptr;
   if (mask != nullptr) {
     parts_->masks.store().expand(*mask, row);
@@ -171,75 +174,76 @@ bool GrammarCache::fill(const TextPlace& text, engine::MaskRow& row) {
   }
   Lock lock(*this);
   if (text.others == nullptr) {
-    fill_by_walk(place_of(text), row.overwrite());
+    fill_by_walk(config_of(text), row.overwrite());
   } else {
-    embedded_masks_.fill(place_of(text), row, budget());
+    embedded_masks_.fill(config_of(text), row, budget());
   }
   return row.allows_any();
 }
 
-std::vector<Item> GrammarCache::items(const TextPlace& text) {
+std::vector<Item> GrammarCache::items(const TextConfiguration& text) {
   Lock lock(*this);
-  return reader_.stacks().items(states_[text.state].place.node);
+  return reader_.stacks().items(states_[text.state].config.node);
 }
 
-uint32_t GrammarCache::number_of(const TextPlace& text) {
+uint32_t GrammarCache::number_of(const TextConfiguration& text) {
   Lock lock(*this);
   constexpr uint32_t kInside = 1u << 31;
-  return text.others == nullptr ? text.state : kInside + embedded_masks_.number_of(place_of(text), budget());
+  return text.others == nullptr ? text.state : kInside + embedded_masks_.number_of(config_of(text), budget());
 }
 
-std::vector<uint32_t> GrammarCache::walked_row(const TextPlace& text) {
+std::vector<uint32_t> GrammarCache::walked_row(const TextConfiguration& text) {
   Lock lock(*this);
   std::vector<uint32_t> row(parts_->vocabulary->row_words());
-  fill_by_walk(place_of(text), row.data());
+  fill_by_walk(config_of(text), row.data());
   return row;
 }
 
-std::vector<TextPlace> GrammarCache::copied(GrammarCache& from, const std::vector<TextPlace>& places) {
+std::vector<TextConfiguration> GrammarCache::copied(GrammarCache& from, const std::vector<TextConfiguration>& configs) {
   Lock lock(*this);
   size_t bytes_before = size_in_bytes();
   PairTable copies;
   auto copy = [&](Node node) { return reader_.stacks().copied(node, from.reader_.stacks(), copies); };
-  std::vector<TextPlace> result;
-  for (const TextPlace& each : places) {
-    LexerPlace place = from.states_[each.state].place;
-    place.node = copy(place.node);
-    TextPlace copied{number_of(place), each.num_tokens};
+  std::vector<TextConfiguration> result;
+  for (const TextConfiguration& each : configs) {
+    LexerConfiguration config = from.states_[each.state].config;
+    config.node = copy(config.node);
+    TextConfiguration copied{number_of(config), each.num_tokens};
     // With a lexer a mask depends on the ends that the other object has found, so it
     // stays there.
     if (each.others == nullptr && !parts_->network->has_lexer()) {
       states_[copied.state].mask = from.states_[each.state].mask.load();
     }
     if (each.others != nullptr) {
-      OtherPlaces others = {each.others->lexer_places, each.others->runs};
-      for (LexerPlace& other : others.lexer_places) other.node = copy(other.node);
+      OtherConfigurations others = {each.others->lexer_configs, each.others->runs};
+      for (LexerConfiguration& other : others.lexer_configs) other.node = copy(other.node);
       for (EmbeddedRun& run : others.runs) run.below = copy(run.below);
-      copied.others = std::make_shared<const OtherPlaces>(std::move(others));
+      copied.others = std::make_shared<const OtherConfigurations>(std::move(others));
     }
     result.push_back(std::move(copied));
   }
-  take_over_ends(from, places, copies);
+  take_over_ends(from, configs, copies);
   moved_bytes_ += size_in_bytes() - bytes_before;
   return result;
 }
 
-void GrammarCache::take_over_ends(GrammarCache& from, const std::vector<TextPlace>& places) {
+void GrammarCache::take_over_ends(GrammarCache& from, const std::vector<TextConfiguration>& configs) {
   Lock lock(*this);
   PairTable copies;
-  take_over_ends(from, places, copies);
+  take_over_ends(from, configs, copies);
 }
 
-void GrammarCache::take_over_ends(GrammarCache& from, const std::vector<TextPlace>& places, PairTable& copies) {
+void GrammarCache::take_over_ends(GrammarCache& from, const std::vector<TextConfiguration>& configs,
+                                  PairTable& copies) {
   if (!parts_->network->has_lexer()) return;
   auto copy = [&](Node node) { return reader_.stacks().copied(node, from.reader_.stacks(), copies); };
-  auto take_over = [&](const LexerPlace& place) {
-    if (place.node != Stacks::kDead) end_search_.take_over(from.end_search_, place, copy);
+  auto take_over = [&](const LexerConfiguration& config) {
+    if (config.node != Stacks::kDead) end_search_.take_over(from.end_search_, config, copy);
   };
-  for (const TextPlace& each : places) {
-    take_over(from.states_[each.state].place);
+  for (const TextConfiguration& each : configs) {
+    take_over(from.states_[each.state].config);
     if (each.others == nullptr) continue;
-    for (const LexerPlace& other : each.others->lexer_places) take_over(other);
+    for (const LexerConfiguration& other : each.others->lexer_configs) take_over(other);
     for (const EmbeddedRun& run : each.others->runs) take_over(from.reader_.after_embedded(run.below, budget()));
   }
 }

@@ -35,17 +35,17 @@ struct SharedParts {
   Masks masks;
 };
 
-// The place of a text. `state` numbers its stacks and its state of the lexer, which
-// texts share; the other members are its own.
-struct TextPlace {
-  uint32_t state = kNone;   // of the first lexer place
-  uint32_t num_tokens = 0;  // see LexerPlace
-  std::shared_ptr<const OtherPlaces> others{};
+// The configuration of a text, in numbers. `state` numbers its stacks and its state of the
+// lexer, which texts share; the other members are its own.
+struct TextConfiguration {
+  uint32_t state = kNone;   // of the first LexerConfiguration
+  uint32_t num_tokens = 0;  // see LexerConfiguration
+  std::shared_ptr<const OtherConfigurations> others{};
   bool is_dead() const { return state == kNone; }
 };
 
-// Numbers the places of texts, and caches their masks. Numbers are made on first use,
-// and stay valid as long as this object lives.
+// Numbers the configurations of texts, and caches their masks. Numbers are made on first
+// use, and stay valid as long as this object lives.
 //
 // Threads may share it. A known mask outside of embedded texts costs no lock; work on
 // new states locks the shared parts.
@@ -54,51 +54,51 @@ class GrammarCache {
   // `has_own`: true if embedded languages get new caches that no other text uses.
   GrammarCache(std::shared_ptr<SharedParts> parts, bool has_own);
 
-  // The place of the empty text. Dead if no text can be finished.
-  TextPlace start();
+  // The configuration of the empty text. Dead if no text can be finished.
+  TextConfiguration start();
 
-  // The place after bytes. Dead if they are not allowed, or if no text can be finished
-  // after them.
-  TextPlace after(const TextPlace& from, const uint8_t* begin, const uint8_t* end);
+  // The configuration after bytes. Dead if they are not allowed, or if no text can be
+  // finished after them.
+  TextConfiguration after(const TextConfiguration& from, const uint8_t* begin, const uint8_t* end);
 
-  // The place after a token: after its bytes, or after the token matched by its id.
+  // The configuration after a token: after its bytes, or after the token matched by its id.
   // `by_id`: only the latter.
-  TextPlace after_token(const TextPlace& from, uint32_t token, bool by_id);
-  bool may_end(const TextPlace& text);
+  TextConfiguration after_token(const TextConfiguration& from, uint32_t token, bool by_id);
+  bool may_end(const TextConfiguration& text);
 
-  // The bytes that must follow, up to a place where the text may end, a token may be
+  // The bytes that must follow, up to a point where the text may end, a token may be
   // matched by its id, or two bytes are possible.
-  std::string forced(const TextPlace& text);
+  std::string forced(const TextConfiguration& text);
 
   // The bytes of a shortest way to the end of the text: see EndSearch.
-  std::optional<std::string> shortest_end(const TextPlace& text);
+  std::optional<std::string> shortest_end(const TextConfiguration& text);
 
   // The items of the text's stacks: each state on top, and the node below it. Equal
   // nodes are equal sets of stacks.
-  std::vector<Item> items(const TextPlace& text);
+  std::vector<Item> items(const TextConfiguration& text);
 
-  // The number of a place. Inside embedded texts, places with the same mask share a
-  // number.
-  uint32_t number_of(const TextPlace& text);
+  // The number of a configuration. Inside embedded texts, configurations with the same mask
+  // share a number.
+  uint32_t number_of(const TextConfiguration& text);
 
   // Fills the mask of the tokens that may follow, without stop tokens. Returns true if
   // there are any.
-  bool fill(const TextPlace& text, engine::MaskRow& row);
+  bool fill(const TextConfiguration& text, engine::MaskRow& row);
 
   // Computes the mask by a walk over the whole trie, without pieces and without a cache
   // of masks.
-  std::vector<uint32_t> walked_row(const TextPlace& text);
+  std::vector<uint32_t> walked_row(const TextConfiguration& text);
 
   // True if the mask is already in a cache, so that fill() only expands it.
-  bool has_mask(const TextPlace& text);
+  bool has_mask(const TextConfiguration& text);
 
-  // Copies places of another object of the same grammar to this one. Masks come along
-  // only without a lexer.
-  std::vector<TextPlace> copied(GrammarCache& from, const std::vector<TextPlace>& places);
+  // Copies configurations of another object of the same grammar to this one. Masks come
+  // along only without a lexer.
+  std::vector<TextConfiguration> copied(GrammarCache& from, const std::vector<TextConfiguration>& configs);
 
   // Copies the ways to the end that another object of the same grammar has found for
-  // these places, so that texts which were finishable there are finishable here.
-  void take_over_ends(GrammarCache& from, const std::vector<TextPlace>& places);
+  // these configurations, so that texts which were finishable there are finishable here.
+  void take_over_ends(GrammarCache& from, const std::vector<TextConfiguration>& configs);
 
   uint32_t num_states();
 
@@ -116,7 +116,7 @@ class GrammarCache {
   enum class MayEnd : uint8_t { kUnknown, kNo, kYes };
 
   struct State {
-    LexerPlace place;
+    LexerConfiguration config;
     std::atomic<const engine::Mask*> mask;  // null if unknown or not kept
     std::atomic<MayEnd> may_end;
   };
@@ -141,24 +141,24 @@ class GrammarCache {
   engine::Budget& budget() { return parts_->budget; }
   size_t size_in_bytes() const;
   void throw_if_full() const;
-  uint32_t number_of(const LexerPlace& place);
-  void take_over_ends(GrammarCache& from, const std::vector<TextPlace>& places, PairTable& copies);
-  Place place_of(const TextPlace& text) const {
-    Place place = {states_[text.state].place, text.others};
-    place.num_tokens = text.num_tokens;
-    return place;
+  uint32_t number_of(const LexerConfiguration& config);
+  void take_over_ends(GrammarCache& from, const std::vector<TextConfiguration>& configs, PairTable& copies);
+  Configuration config_of(const TextConfiguration& text) const {
+    Configuration config = {states_[text.state].config, text.others};
+    config.num_tokens = text.num_tokens;
+    return config;
   }
   // Drops the embedded texts that cannot be completed, or after whose ends the whole
   // text cannot be finished.
-  Place with_finishable_runs(const Place& place);
-  // The place of a text at the end of a token, where token limits take effect. Dead if
-  // the text cannot be finished.
-  TextPlace finishable(Place place);
-  bool has_end(const Place& place);
+  Configuration with_finishable_runs(const Configuration& config);
+  // The configuration of a text at the end of a token, where token limits take effect. Dead
+  // if the text cannot be finished.
+  TextConfiguration finishable(Configuration config);
+  bool has_end(const Configuration& config);
   const engine::Mask* mask_of(uint32_t state);
   const engine::Mask* mask_of_locked(uint32_t state);  // requires a Lock, as does the next one
-  std::string forced_locked(Place place);
-  void fill_by_walk(const Place& place, uint32_t* row);
+  std::string forced_locked(Configuration config);
+  void fill_by_walk(const Configuration& config, uint32_t* row);
 
   const std::shared_ptr<SharedParts> parts_;
   EmbeddedUse embedded_;

@@ -16,10 +16,10 @@
 namespace structout::context_free {
 
 // Matches one text. Normally its states are the numbers of GrammarCache. These do not
-// suffice if a place can have alternatives (embedded languages, or a lexer beside
-// tokens matched by id) or if tokens are counted. Then the matcher numbers places
-// itself: kOwn is the present place, and the numbers above it are the places that
-// drafts lead to.
+// suffice if a configuration can have alternatives (embedded languages, or a lexer beside
+// tokens matched by id) or if tokens are counted. Then the matcher numbers configurations
+// itself: kOwn is the present configuration, and the numbers above it are the
+// configurations that drafts lead to.
 class GrammarMatcher final : public engine::Matcher {
  public:
   // Throws std::invalid_argument if no text can be finished.
@@ -27,20 +27,20 @@ class GrammarMatcher final : public engine::Matcher {
       : Matcher(grammar->shared_vocabulary(), std::move(stop_tokens)),
         grammar_(std::move(grammar)),
         has_embedded_(!network().embedded().empty()),
-        keeps_places_(has_embedded_ || network().has_token_limits() ||
-                      (network().has_lexer() && network().has_tokens())),
+        keeps_configs_(has_embedded_ || network().has_token_limits() ||
+                       (network().has_lexer() && network().has_tokens())),
         cache_(grammar_->cache()),
         history_{cache_->start()} {
     if (history_[0].is_dead()) throw std::invalid_argument("the grammar has no text");
   }
 
-  uint32_t current_state() const override { return keeps_places_ ? kOwn : history_.back().state; }
+  uint32_t current_state() const override { return keeps_configs_ ? kOwn : history_.back().state; }
   std::unique_ptr<Matcher> copy() const override { return std::make_unique<GrammarMatcher>(*this); }
-  bool has_mask(uint32_t state) const override { return cache_->has_mask(place(state)); }
+  bool has_mask(uint32_t state) const override { return cache_->has_mask(config(state)); }
 
-  // The number of the present place. Inside embedded texts, places with the same mask
-  // share a number.
-  uint32_t place_number() const {
+  // The number of the present configuration. Inside embedded texts, configurations with the
+  // same mask share a number.
+  uint32_t config_number() const {
     return retry_if_full([&] { return cache_->number_of(history_.back()); });
   }
   std::optional<std::string> shortest_end() const {
@@ -63,12 +63,12 @@ class GrammarMatcher final : public engine::Matcher {
 
   const Network& network() const { return *grammar_->parts().network; }
 
-  TextPlace place(uint32_t state) const {
-    if (!keeps_places_) return {state};
-    return state == kOwn ? history_.back() : drafts_.place(state);
+  TextConfiguration config(uint32_t state) const {
+    if (!keeps_configs_) return {state};
+    return state == kOwn ? history_.back() : drafts_.config(state);
   }
 
-  void prefetch_place() const override { __builtin_prefetch(&history_.back()); }
+  void prefetch_config() const override { __builtin_prefetch(&history_.back()); }
 
   // Calls a function that may add states. If it throws CacheFull, since the shared
   // cache is full, reads the text again on a cache of its own and calls the function
@@ -90,36 +90,36 @@ class GrammarMatcher final : public engine::Matcher {
   void read_again() const {
     std::shared_ptr<GrammarCache> cache = grammar_->new_cache();
     cache->take_over_ends(*cache_, history_);
-    std::vector<TextPlace> history = {cache->start()};
+    std::vector<TextConfiguration> history = {cache->start()};
     for (const Step& step : steps_) history.push_back(finishable(after(*cache, history.back(), step)));
-    engine::Drafts<TextPlace> drafts = drafts_.read_again(history.back(), [&](const TextPlace& from, uint32_t token) {
-      return finishable(after(*cache, from, {token}));
-    });
+    engine::Drafts<TextConfiguration> drafts = drafts_.read_again(
+        history.back(),
+        [&](const TextConfiguration& from, uint32_t token) { return finishable(after(*cache, from, {token})); });
     cache_ = std::move(cache);
     has_own_cache_ = true;
     history_ = std::move(history);
     drafts_ = std::move(drafts);
   }
 
-  // Throws if a place is dead that was finishable on another cache: the search for its
-  // end may need more work here.
-  static TextPlace finishable(TextPlace place) {
-    if (place.is_dead()) throw std::runtime_error("the search for an end of the text takes too much work");
-    return place;
+  // Throws if a configuration is dead that was finishable on another cache: the search for
+  // its end may need more work here.
+  static TextConfiguration finishable(TextConfiguration config) {
+    if (config.is_dead()) throw std::runtime_error("the search for an end of the text takes too much work");
+    return config;
   }
 
-  TextPlace after(GrammarCache& cache, const TextPlace& from, const Step& step) const {
+  TextConfiguration after(GrammarCache& cache, const TextConfiguration& from, const Step& step) const {
     if (step.token != engine::kNoState) return cache.after_token(from, step.token, is_stop(step.token));
     const uint8_t* begin = reinterpret_cast<const uint8_t*>(step.bytes.data());
     return cache.after(from, begin, begin + step.bytes.size());
   }
 
-  // Reads a step, and keeps the place before it for rollback. A step along a draft
-  // takes over the place of the draft.
+  // Reads a step, and keeps the configuration before it for rollback. A step along a draft
+  // takes over the configuration of the draft.
   bool read(Step step) {
     make_room();
-    const TextPlace* drafted = drafts_.follow(step.token);
-    TextPlace next =
+    const TextConfiguration* drafted = drafts_.follow(step.token);
+    TextConfiguration next =
         drafted != nullptr ? *drafted : retry_if_full([&] { return after(*cache_, history_.back(), step); });
     if (next.is_dead()) return false;
     if (drafted == nullptr) {
@@ -147,7 +147,7 @@ class GrammarMatcher final : public engine::Matcher {
   bool advance(uint32_t token) override { return read({token}); }
   bool advance_bytes(const std::string& bytes) override { return read({engine::kNoState, bytes}); }
 
-  // Rolls back: drops the last places, without any new computation.
+  // Rolls back: drops the last configurations, without any new computation.
   void drop(size_t count) override {
     history_.resize(history_.size() - count);
     if (has_embedded_) steps_.resize(steps_.size() - count);
@@ -155,21 +155,21 @@ class GrammarMatcher final : public engine::Matcher {
   }
 
   bool is_complete(uint32_t state) const override {
-    return retry_if_full([&] { return cache_->may_end(place(state)); });
+    return retry_if_full([&] { return cache_->may_end(config(state)); });
   }
 
   bool reads_stop(uint32_t state, uint32_t stop) const override {
     if (!network().has_tokens()) return false;
-    return retry_if_full([&] { return !cache_->after_token(place(state), stop, true).is_dead(); });
+    return retry_if_full([&] { return !cache_->after_token(config(state), stop, true).is_dead(); });
   }
 
   uint32_t next_state(uint32_t state, uint32_t token) const override {
-    TextPlace next = retry_if_full([&] { return after(*cache_, place(state), {token}); });
-    return next.is_dead() || !keeps_places_ ? next.state : drafts_.add(state, token, std::move(next));
+    TextConfiguration next = retry_if_full([&] { return after(*cache_, config(state), {token}); });
+    return next.is_dead() || !keeps_configs_ ? next.state : drafts_.add(state, token, std::move(next));
   }
 
   bool fill_text(uint32_t state, engine::MaskRow& row) const override {
-    return retry_if_full([&] { return cache_->fill(place(state), row); });
+    return retry_if_full([&] { return cache_->fill(config(state), row); });
   }
 
   std::string forced_bytes() const override {
@@ -178,14 +178,14 @@ class GrammarMatcher final : public engine::Matcher {
 
   std::shared_ptr<CompiledGrammar> grammar_;
   bool has_embedded_;
-  bool keeps_places_;        // true if states are numbers of places: see kOwn
+  bool keeps_configs_;       // true if states are numbers of configurations: see kOwn
   std::vector<Step> steps_;  // of the text; recorded only with embedded languages
   // The members below also change in const functions, where read_again() replaces the
   // cache.
   mutable std::shared_ptr<GrammarCache> cache_;
   mutable bool has_own_cache_ = false;
-  mutable std::vector<TextPlace> history_;  // before each step, and now
-  mutable engine::Drafts<TextPlace> drafts_{kOwn};
+  mutable std::vector<TextConfiguration> history_;  // before each step, and now
+  mutable engine::Drafts<TextConfiguration> drafts_{kOwn};
 };
 
 }  // namespace structout::context_free

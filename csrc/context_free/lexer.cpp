@@ -70,7 +70,7 @@ std::vector<uint32_t> Lexer::chosen(const Network& network, std::vector<uint32_t
 }
 
 bool Lexer::accepts(const Item& item) const {
-  return item.place != kFresh && network_.terminals()[item.terminal].automaton.accepts(item.place - 1);
+  return item.progress != kFresh && network_.terminals()[item.terminal].automaton.accepts(item.progress - 1);
 }
 
 bool Lexer::exceeds_limit(uint32_t state, uint32_t num_tokens) const {
@@ -140,7 +140,7 @@ void Lexer::add_state(const std::vector<Item>& items) {
   for (const Item& item : items) {
     if (is_over) break;
     const engine::Automaton& automaton = network_.terminals()[item.terminal].automaton;
-    uint32_t state = item.place == kFresh ? 0 : item.place - 1;
+    uint32_t state = item.progress == kFresh ? 0 : item.progress - 1;
     for (const engine::Edge* edge = automaton.begin(state); edge < automaton.end(state); ++edge) {
       auto classes = after_.end() - num_classes();
       std::fill(classes + class_of(edge->first), classes + class_of(edge->last) + 1, kNone);
@@ -153,7 +153,7 @@ uint32_t Lexer::computed_after(uint32_t state, uint8_t byte_class, engine::Budge
   budget.spend(items_.count(state) + 1);
   for (const Item* item = items_.begin(state); item < items_.end(state); ++item) {
     const Terminal& terminal = network_.terminals()[item->terminal];
-    uint32_t state_before = item->place == kFresh ? 0 : item->place - 1;
+    uint32_t state_before = item->progress == kFresh ? 0 : item->progress - 1;
     if (terminal.options.is_lazy && accepts(*item)) continue;
     uint32_t next = terminal.automaton.next(state_before, byte_of_class_[byte_class]);
     if (next != engine::kDead) items.push_back({item->terminal, next + 1});

@@ -13,8 +13,8 @@ namespace structout::context_free {
 
 // Follows several terminals at once. A lexeme ends where none of them can go on, or where a
 // lazy one accepts it, and counts as the terminals that chosen() selects among those that
-// accept it. So the lexer is greedy among the terminals that the grammar allows at the
-// place (a contextual lexer: Van Wyk and Schwerdfeger, "Context-Aware Scanning for Parsing
+// accept it. So the lexer is greedy among the terminals that the grammar allows next (a
+// contextual lexer: Van Wyk and Schwerdfeger, "Context-Aware Scanning for Parsing
 // Extensible Languages", 2007).
 //
 // A state is a set of states of the terminals' automata, made on first use: a known step
@@ -83,7 +83,7 @@ class Lexer {
   uint32_t accepted_at_limit(uint32_t state, engine::Budget& budget);
 
   // True in front of the first byte of a lexeme.
-  bool is_fresh(uint32_t state) const { return items_.count(state) != 0 && items_.begin(state)->place == kFresh; }
+  bool is_fresh(uint32_t state) const { return items_.count(state) != 0 && items_.begin(state)->progress == kFresh; }
 
   uint32_t num_states() const { return uint32_t(accepted_.size()); }
   size_t memory_bytes() const {
@@ -95,8 +95,8 @@ class Lexer {
   static constexpr uint32_t kFresh = 0;  // in front of the first byte
   struct Item {
     uint32_t terminal;
-    uint32_t place;  // 1 + the state of its automaton, or kFresh
-    bool operator==(const Item& other) const { return terminal == other.terminal && place == other.place; }
+    uint32_t progress;  // 1 + the state of its automaton, or kFresh
+    bool operator==(const Item& other) const { return terminal == other.terminal && progress == other.progress; }
   };
 
   bool accepts(const Item& item) const;

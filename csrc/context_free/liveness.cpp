@@ -82,42 +82,42 @@ uint32_t EndSearch::distance(const Reader& reader, Node node) {
 }
 
 template <typename IsKnownEnd>
-std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Place& place, bool by_bytes, IsKnownEnd is_known_end,
-                                            std::vector<Step>& steps, engine::Budget& budget) {
+std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Configuration& config, bool by_bytes,
+                                            IsKnownEnd is_known_end, std::vector<Step>& steps, engine::Budget& budget) {
   using Promise = std::pair<uint32_t, uint32_t>;  // bytes of the whole way, at least; the step
   std::priority_queue<Promise, std::vector<Promise>, std::greater<>> pending;
-  std::map<std::pair<Node, uint32_t>, uint32_t> lengths;  // of the shortest ways so far, by place
+  std::map<std::pair<Node, uint32_t>, uint32_t> lengths;  // of the shortest ways so far, by configuration
   steps.clear();
   uint64_t work_of_ends = 0;  // of embedded texts
-  auto reach = [&](const LexerPlace& next, uint32_t before, std::string bytes) {
+  auto reach = [&](const LexerConfiguration& next, uint32_t before, std::string bytes) {
     if (next.node == Stacks::kDead) return;
     if (before != kNone && result_of(next) == kNoEnd) return;  // no text may go there
     uint32_t length = uint32_t(bytes.size()) + (before == kNone ? 0 : steps[before].length);
     auto [known, is_new] = lengths.try_emplace({next.node, next.lexer_state}, length);
-    if (!is_new && known->second <= length) return;  // an embedded text may be a longer way to the same place
+    if (!is_new && known->second <= length) return;  // an embedded text may be a longer way to the same configuration
     known->second = length;
     steps.push_back({next, before, length, std::move(bytes)});
     pending.push({length + distance(reader, next.node), uint32_t(steps.size() - 1)});
   };
-  auto reach_all = [&](const Place& next, uint32_t before, const std::string& bytes) {
+  auto reach_all = [&](const Configuration& next, uint32_t before, const std::string& bytes) {
     reach(next, before, bytes);
     if (next.others == nullptr) return;
-    for (const LexerPlace& other : next.others->lexer_places) reach(other, before, bytes);
+    for (const LexerConfiguration& other : next.others->lexer_configs) reach(other, before, bytes);
     for (const EmbeddedRun& run : next.others->runs) {
       // Any end of an embedded text will do, and it always has one.
       std::optional<std::string> end;
-      if (by_bytes) end = reader.embedded().locked(run.cache).short_end(*run.position, work_of_ends);
+      if (by_bytes) end = reader.embedded().locked(run.cache).short_end(*run.config, work_of_ends);
       if (end || !by_bytes) reach(reader.after_embedded(run.below, budget), before, bytes + end.value_or(""));
     }
   };
   const uint64_t total_before = budget.total();
-  reach_all(place, kNone, "");
+  reach_all(config, kNone, "");
   for (uint32_t num_expanded = 0; !pending.empty(); ++num_expanded) {
-    if (num_expanded == kMaxPlaces || budget.total() - total_before > kMaxWork) return {kNone, false};
+    if (num_expanded == kMaxConfigs || budget.total() - total_before > kMaxWork) return {kNone, false};
     if (work_of_ends > kMaxWorkOfEnds) return {kNone, false};
     uint32_t step = pending.top().second;
     pending.pop();
-    Place current{steps[step].place};
+    Configuration current{steps[step].config};
     if (lengths[{current.node, current.lexer_state}] < steps[step].length) continue;
     if (reader.may_end(current, budget) || is_known_end(current)) return {step, false};
     for (uint8_t byte : reader.bytes_with_tokens()) {
@@ -126,7 +126,7 @@ std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Place& place, 
     if (by_bytes) continue;
     if (network_.has_token_limits()) {
       uint32_t at_limit = reader.lexer().accepted_at_limit(current.lexer_state, budget);
-      if (at_limit != 0) reach(reader.place_after_lexeme(current.node, at_limit, budget), step, "");
+      if (at_limit != 0) reach(reader.config_after_lexeme(current.node, at_limit, budget), step, "");
     }
     if (!network_.has_tokens()) continue;
     for (const Item& item : reader.stacks().items(reader.before_token(current, budget))) {
@@ -139,14 +139,14 @@ std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Place& place, 
   return {kNone, true};
 }
 
-std::optional<bool> EndSearch::at_a_glance(Reader& reader, const LexerPlace& place, engine::Budget& budget) {
-  if (reader.may_end(Place{place}, budget)) return true;
+std::optional<bool> EndSearch::at_a_glance(Reader& reader, const LexerConfiguration& config, engine::Budget& budget) {
+  if (reader.may_end(Configuration{config}, budget)) return true;
   Lexer& lexer = reader.lexer();
-  const std::vector<SureWays::Completion>& completions = sure_ways_.completions(place.lexer_state, budget);
-  const std::vector<Item> items = reader.stacks().items(place.node);
+  const std::vector<SureWays::Completion>& completions = sure_ways_.completions(config.lexer_state, budget);
+  const std::vector<Item> items = reader.stacks().items(config.node);
   bool has_others = false;  // true if an embedded text or a token may begin here
   for (const Item& item : items) {
-    if (item.state >= kHole || !reader.is_between(place)) continue;
+    if (item.state >= kHole || !reader.is_between(config)) continue;
     bool is_good = false;
     visit_others(network_, item.state, [&](uint32_t, uint32_t next) {
       has_others = true;
@@ -167,7 +167,7 @@ std::optional<bool> EndSearch::at_a_glance(Reader& reader, const LexerPlace& pla
   }
   if (has_others) return std::nullopt;
   for (const SureWays::Completion& completion : completions) {
-    auto [node, lexer_start, num_tokens] = reader.place_after_lexeme(place.node, completion.accepted, budget);
+    auto [node, lexer_start, num_tokens] = reader.config_after_lexeme(config.node, completion.accepted, budget);
     if (node == Stacks::kDead) continue;
     if (reader.stacks().may_end(node)) return true;
     if (sure_ways_.may_begin(lexer_start, completion.end, budget)) return std::nullopt;
@@ -183,33 +183,33 @@ std::optional<bool> EndSearch::at_a_glance(Reader& reader, const LexerPlace& pla
   return false;
 }
 
-bool EndSearch::searched_has_end(Reader& reader, const LexerPlace& place, engine::Budget& budget) {
-  if (result_of(place) != PairTable::kMissing) return is_end(result_of(place));
-  if (std::optional<bool> result = at_a_glance(reader, place, budget)) {
-    note(place, *result ? kEnd : kNoEnd);
+bool EndSearch::searched_has_end(Reader& reader, const LexerConfiguration& config, engine::Budget& budget) {
+  if (result_of(config) != PairTable::kMissing) return is_end(result_of(config));
+  if (std::optional<bool> result = at_a_glance(reader, config, budget)) {
+    note(config, *result ? kEnd : kNoEnd);
     return *result;
   }
   std::vector<Step> steps;
-  auto is_known_end = [&](const LexerPlace& reached) {
+  auto is_known_end = [&](const LexerConfiguration& reached) {
     return is_end(result_of(reached)) || sure_ways_.is_safe(reached.lexer_state, budget);
   };
-  auto [last, were_all_tried] = search(reader, Place{place}, false, is_known_end, steps, budget);
+  auto [last, were_all_tried] = search(reader, Configuration{config}, false, is_known_end, steps, budget);
   if (last != kNone) {
-    note(steps[last].place, kEnd);
+    note(steps[last].config, kEnd);
     for (uint32_t next = last; steps[next].before != kNone; next = steps[next].before) {
-      note_way(steps[steps[next].before].place, steps[next].place);
+      note_way(steps[steps[next].before].config, steps[next].config);
     }
     return true;
   }
   if (!were_all_tried) steps.resize(1);
-  for (const Step& step : steps) note(step.place, kNoEnd);
+  for (const Step& step : steps) note(step.config, kNoEnd);
   return false;
 }
 
-std::optional<std::string> EndSearch::shortest(Reader& reader, const Place& place, engine::Budget& budget) {
+std::optional<std::string> EndSearch::shortest(Reader& reader, const Configuration& config, engine::Budget& budget) {
   std::vector<Step> steps;
-  auto is_no_end = [](const LexerPlace&) { return false; };
-  uint32_t step = search(reader, place, true, is_no_end, steps, budget).first;
+  auto is_no_end = [](const LexerConfiguration&) { return false; };
+  uint32_t step = search(reader, config, true, is_no_end, steps, budget).first;
   if (step == kNone) return std::nullopt;
   std::vector<uint32_t> way;
   for (; step != kNone; step = steps[step].before) way.push_back(step);

@@ -93,41 +93,41 @@ Loop loop_of(uint32_t state, After after, IsUsual is_usual, IsDead is_dead) {
 // Caches the loops of states, which it computes on first use.
 class Loops {
  public:
-  // A position in the loop of `state`: between characters, or inside a character in a state
+  // A point in the loop of `state`: between characters, or inside a character in a state
   // of UTF-8.
-  struct Place {
+  struct Point {
     uint32_t state;
     uint8_t utf8_state;
   };
 
   template <typename After, typename IsUsual, typename IsDead>
-  Place place_of(uint32_t state, After after, IsUsual is_usual, IsDead is_dead) {
-    if (places_.size() <= state) {
-      loops_.resize(state + 1);  // first: places_ is resized only once loops_ is large enough
-      places_.resize(state + 1, {kNone, 0});
+  Point point_of(uint32_t state, After after, IsUsual is_usual, IsDead is_dead) {
+    if (points_.size() <= state) {
+      loops_.resize(state + 1);  // first: points_ is resized only once loops_ is large enough
+      points_.resize(state + 1, {kNone, 0});
     }
-    if (places_[state].state == kNone) {
+    if (points_[state].state == kNone) {
       Loop loop = loops_[state] = loop_of(state, after, is_usual, is_dead);
-      places_[state] = {state, engine::utf8::kBetween};
+      points_[state] = {state, engine::utf8::kBetween};
       for (uint8_t each = 1; each < engine::utf8::kNumStates; ++each) {
         if ((loop.groups & engine::BytesBelow::kAboveAscii) == 0) break;
         uint32_t inside = loop.inside[each];
-        if (places_.size() <= inside) {
+        if (points_.size() <= inside) {
           loops_.resize(inside + 1);
-          places_.resize(inside + 1, {kNone, 0});
+          points_.resize(inside + 1, {kNone, 0});
         }
-        if (places_[inside].state == kNone) places_[inside] = {state, each};
+        if (points_[inside].state == kNone) points_[inside] = {state, each};
       }
     }
-    return places_[state];
+    return points_[state];
   }
   const Loop& loop(uint32_t state) const { return loops_[state]; }
-  size_t memory_bytes() const { return loops_.capacity() * sizeof(Loop) + places_.capacity() * sizeof(Place); }
+  size_t memory_bytes() const { return loops_.capacity() * sizeof(Loop) + points_.capacity() * sizeof(Point); }
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
   std::vector<Loop> loops_;
-  std::vector<Place> places_;  // by state
+  std::vector<Point> points_;  // by state
 };
 
 }  // namespace structout::context_free

@@ -182,8 +182,8 @@ Masks::Branch Masks::branch_after(const std::vector<uint32_t>& trie_nodes, Node 
                                   engine::Budget& budget) {
   uint32_t list = list_of(trie_nodes);
   if (!network_.has_lexer()) return {list, below, 0, false};
-  LexerPlace place = reader.after_embedded(below, budget);
-  return {list, place.node, place.lexer_state, true};
+  LexerConfiguration config = reader.after_embedded(below, budget);
+  return {list, config.node, config.lexer_state, true};
 }
 
 std::optional<std::vector<uint32_t>> Masks::pieces_of(Reader& reader, const std::vector<Branch>& branches,
@@ -201,9 +201,9 @@ void Masks::add_tokens(const std::vector<uint32_t>& pieces, uint32_t* row) const
   for (uint32_t number : pieces) piece(number).tokens.add_to(row);
 }
 
-const engine::Mask* Masks::mask(Reader& reader, const LexerPlace& place, const HasEnd& has_end,
+const engine::Mask* Masks::mask(Reader& reader, const LexerConfiguration& config, const HasEnd& has_end,
                                 engine::Budget& budget) {
-  std::optional<std::vector<uint32_t>> numbers = pieces_of(reader, {at(place)}, has_end, budget);
+  std::optional<std::vector<uint32_t>> numbers = pieces_of(reader, {at(config)}, has_end, budget);
   if (!numbers) return nullptr;
   std::string key(reinterpret_cast<const char*>(numbers->data()), numbers->size() * sizeof(uint32_t));
   auto [found, is_new] = masks_.try_emplace(std::move(key), nullptr);

@@ -1,4 +1,4 @@
-// Masks: the tokens that may follow at a place of a text.
+// Masks: the tokens that may follow at a configuration of a text.
 #pragma once
 
 #include <cstdint>
@@ -27,29 +27,30 @@ namespace structout::context_free {
 // another piece, from the states that the rule returns to. For example, the token `"]`
 // leaves the rule of a JSON value in front of `]`, and a piece of the array goes on.
 //
-// So a piece is walked once, however deep the stack is, and places with the same pieces
-// share a mask. A place with known pieces costs a search over their exits; a new piece
-// costs a walk over a part of the trie. Further kinds of pieces are the tokens from the
-// begin of an embedded text, and the tokens that a state matches by their ids.
+// So a piece is walked once, however deep the stack is, and configurations with the same
+// pieces share a mask. A configuration with known pieces costs a search over their exits; a
+// new piece costs a walk over a part of the trie. Further kinds of pieces are the tokens
+// from the begin of an embedded text, and the tokens that a state matches by their ids.
 class Masks {
  public:
   using Branch = context_free::Branch;
 
-  // `has_end(place)`: true if a text can be finished from the place. Called where tokens
-  // end, since a lexer might not leave a way to the end.
-  using HasEnd = std::function<bool(const LexerPlace&)>;
+  // `has_end(config)`: true if a text can be finished from the configuration. Called where
+  // tokens end, since a lexer might not leave a way to the end.
+  using HasEnd = std::function<bool(const LexerConfiguration&)>;
 
   Masks(const Network& network, Lexer& lexer, SureWays& sure_ways,
         std::shared_ptr<const engine::VocabularyTrie> vocabulary);
   ~Masks();
 
-  // Returns the mask of a place, which must not be dead. Null if pieces_of() returns
-  // nothing, or if there is no room for the mask.
-  const engine::Mask* mask(Reader& reader, const LexerPlace& place, const HasEnd& has_end, engine::Budget& budget);
+  // Returns the mask of a configuration, which must not be dead. Null if pieces_of()
+  // returns nothing, or if there is no room for the mask.
+  const engine::Mask* mask(Reader& reader, const LexerConfiguration& config, const HasEnd& has_end,
+                           engine::Budget& budget);
 
   // Starts of a search: in front of all tokens, or after the nodes of the trie where
   // embedded texts end.
-  Branch at(const LexerPlace& place) const { return {whole_trie_, place.node, place.lexer_state, true}; }
+  Branch at(const LexerConfiguration& config) const { return {whole_trie_, config.node, config.lexer_state, true}; }
   Branch branch_after(const std::vector<uint32_t>& trie_nodes, Node below, Reader& reader, engine::Budget& budget);
 
   // Returns the pieces that have tokens, by increasing numbers. Returns nothing if there is
@@ -59,17 +60,18 @@ class Masks {
                                                  const HasEnd& has_end, engine::Budget& budget);
   void add_tokens(const std::vector<uint32_t>& pieces, uint32_t* row) const;
 
-  // Adds the tokens of a place by a walk over the whole trie that reads each byte from full
-  // places, without pieces. `is_allowed(place)` decides at the end of each token.
+  // Adds the tokens of a configuration by a walk over the whole trie that reads each byte
+  // from full configurations, without pieces. `is_allowed(config)` decides at the end of
+  // each token.
   template <typename IsAllowed>
-  void add_by_walk(Reader& reader, const Place& place, engine::Budget& budget, IsAllowed is_allowed,
+  void add_by_walk(Reader& reader, const Configuration& config, engine::Budget& budget, IsAllowed is_allowed,
                    uint32_t* row) const;
 
-  // Adds only the tokens below a node of the trie; `place` is the place after the bytes of
-  // the node.
+  // Adds only the tokens below a node of the trie; `config` is the configuration after the
+  // bytes of the node.
   template <typename IsAllowed>
-  void add_below(uint32_t trie_node, Reader& reader, const Place& place, engine::Budget& budget, IsAllowed is_allowed,
-                 uint32_t* row) const;
+  void add_below(uint32_t trie_node, Reader& reader, const Configuration& config, engine::Budget& budget,
+                 IsAllowed is_allowed, uint32_t* row) const;
 
   engine::MaskStore& store() { return store_; }
   uint32_t num_masks() const { return store_.size(); }  // different ones
@@ -183,24 +185,24 @@ class Masks {
 };
 
 template <typename IsAllowed>
-void Masks::add_by_walk(Reader& reader, const Place& place, engine::Budget& budget, IsAllowed is_allowed,
+void Masks::add_by_walk(Reader& reader, const Configuration& config, engine::Budget& budget, IsAllowed is_allowed,
                         uint32_t* row) const {
-  add_below(engine::VocabularyTrie::kRoot, reader, place, budget, is_allowed, row);
+  add_below(engine::VocabularyTrie::kRoot, reader, config, budget, is_allowed, row);
   for (uint32_t token = 0; token < vocabulary_->size() && network_.has_tokens(); ++token) {
-    Place next = reader.after_token(place, token, budget);
+    Configuration next = reader.after_token(config, token, budget);
     if (!next.is_dead() && is_allowed(next)) row[token >> 5] |= 1u << (token & 31);
   }
 }
 
 template <typename IsAllowed>
-void Masks::add_below(uint32_t trie_node, Reader& reader, const Place& place, engine::Budget& budget,
+void Masks::add_below(uint32_t trie_node, Reader& reader, const Configuration& config, engine::Budget& budget,
                       IsAllowed is_allowed, uint32_t* row) const {
-  std::vector<Place> places(vocabulary_->max_depth() + 1);  // before each byte
+  std::vector<Configuration> configs(vocabulary_->max_depth() + 1);  // before each byte
   bool is_root = trie_node == engine::VocabularyTrie::kRoot;
-  places[is_root ? 0 : vocabulary_->nodes()[trie_node].depth + 1] = place;
+  configs[is_root ? 0 : vocabulary_->nodes()[trie_node].depth + 1] = config;
   vocabulary_->visit_below(trie_node, [&](uint32_t node, uint8_t byte, uint32_t depth) {
     budget.spend(1);
-    Place& next = places[depth + 1] = reader.after(places[depth], byte, budget);
+    Configuration& next = configs[depth + 1] = reader.after(configs[depth], byte, budget);
     if (next.is_dead()) return false;
     uint32_t first = vocabulary_->first_token(node), end = vocabulary_->nodes()[node].tokens_end;
     if (first < end && is_allowed(next)) {

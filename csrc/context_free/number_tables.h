@@ -35,7 +35,7 @@ class PairTable {
   // The pair must be missing, and `value` must not be kMissing.
   void add(uint32_t a, uint32_t b, uint32_t value) {
     if (2 * (size_ + 1) > slots_.size()) grow();
-    place({a, b, value});
+    config({a, b, value});
     ++size_;
   }
 
@@ -55,7 +55,7 @@ class PairTable {
     return size_t(engine::mix(0, uint64_t(a) << 32 | b)) & (slots_.size() - 1);
   }
 
-  void place(const Slot& slot) {
+  void config(const Slot& slot) {
     size_t at = slot_of(slot.a, slot.b);
     while (slots_[at].value != kMissing) at = (at + 1) & (slots_.size() - 1);
     slots_[at] = slot;
@@ -65,7 +65,7 @@ class PairTable {
     std::vector<Slot> twice(2 * slots_.size());
     std::vector<Slot> before = std::exchange(slots_, std::move(twice));
     for (const Slot& slot : before) {
-      if (slot.value != kMissing) place(slot);
+      if (slot.value != kMissing) config(slot);
     }
   }
 

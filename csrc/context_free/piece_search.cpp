@@ -73,25 +73,25 @@ bool Masks::PieceSearch::follow_region(const Branch& branch) {
 
 void Masks::PieceSearch::follow_lexemes(const Branch& branch) {
   if (follow_region(branch)) return;
-  LexerPlace place = {branch.node, branch.lexer_state};
+  LexerConfiguration config = {branch.node, branch.lexer_state};
   if (is_in_front(branch)) {
-    for (const Item& item : reader_.stacks().items(reader_.before_token(place, budget_))) add_token_ids(item);
+    for (const Item& item : reader_.stacks().items(reader_.before_token(config, budget_))) add_token_ids(item);
   }
-  if (!network_.embedded().empty() && reader_.is_between(place)) begin_embedded(branch);
-  if (place.lexer_state == Lexer::kStuck) return;
-  const Piece& found = masks_.piece(add_piece(branch.trie_nodes, place.lexer_state));
+  if (!network_.embedded().empty() && reader_.is_between(config)) begin_embedded(branch);
+  if (config.lexer_state == Lexer::kStuck) return;
+  const Piece& found = masks_.piece(add_piece(branch.trie_nodes, config.lexer_state));
   for (const Guarded& guarded : found.guarded) {
-    if (has_end_({place.node, guarded.lexer_state})) numbers_.push_back(guarded.piece);
+    if (has_end_({config.node, guarded.lexer_state})) numbers_.push_back(guarded.piece);
   }
   for (const Exit& exit : found.exits) {
-    LexerPlace next = reader_.place_after_lexeme(place.node, exit.label, budget_);
+    LexerConfiguration next = reader_.config_after_lexeme(config.node, exit.label, budget_);
     go_on({exit.trie_nodes, next.node, next.lexer_state, true});
   }
 }
 
 void Masks::PieceSearch::begin_embedded(const Branch& branch) {
   for (const EmbeddedStart& start : reader_.stacks().embedded_starts(branch.node, budget_)) {
-    LexerPlace after = reader_.after_embedded(start.below, budget_);
+    LexerConfiguration after = reader_.after_embedded(start.below, budget_);
     if (!has_end_(after)) continue;
     const Piece& found = masks_.piece(add_piece(branch.trie_nodes, kEmbedded + start.language));
     for (const Exit& exit : found.exits) go_on({exit.trie_nodes, after.node, after.lexer_state, true});

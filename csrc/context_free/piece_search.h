@@ -11,9 +11,9 @@
 
 namespace structout::context_free {
 
-// Follows branches from the places of a text. A branch adds the piece at its start, and
-// each exit of this piece leads to further branches. Equal branches are followed once: see
-// BranchSet.
+// Follows branches from the configurations of a text. A branch adds the piece at its start,
+// and each exit of this piece leads to further branches. Equal branches are followed once:
+// see BranchSet.
 class Masks::PieceSearch {
  public:
   PieceSearch(Masks& masks, Reader& reader, const HasEnd& has_end, engine::Budget& budget)

@@ -119,12 +119,12 @@ bool Masks::Walk::add_loop(uint32_t node, uint32_t state) {
   auto is_dead = [&](uint32_t from, uint32_t next) {
     return has_lexer ? next == Lexer::kStuck && masks_.lexer_.accepted(from) == 0 : next == Stacks::kDead;
   };
-  Loops::Place place = masks_.loops_.place_of(state, after, is_usual, is_dead);
-  const Loop& loop = masks_.loops_.loop(place.state);
-  Below below = below_in(loop, vocabulary_.bytes_below(), node, place.utf8_state);
+  Loops::Point point = masks_.loops_.point_of(state, after, is_usual, is_dead);
+  const Loop& loop = masks_.loops_.loop(point.state);
+  Below below = below_in(loop, vocabulary_.bytes_below(), node, point.utf8_state);
   if (below == Below::kUnknown || below == Below::kNone) return below == Below::kNone;
-  bool is_sure = !has_lexer || masks_.sure_ways_.is_safe(place.state, budget_);
-  std::vector<uint32_t>& to = is_sure ? tokens_ : guarded_[place.state];
+  bool is_sure = !has_lexer || masks_.sure_ways_.is_safe(point.state, budget_);
+  std::vector<uint32_t>& to = is_sure ? tokens_ : guarded_[point.state];
   if (below == Below::kAll) {
     auto tokens = vocabulary_.tokens().begin();
     to.insert(to.end(), tokens + vocabulary_.nodes()[node].tokens_end,
@@ -132,7 +132,7 @@ bool Masks::Walk::add_loop(uint32_t node, uint32_t state) {
     return true;
   }
   uint32_t skipped = std::min<uint32_t>(vocabulary_.nodes()[node].depth + 1, engine::BytesBelow::kMaxSkipped);
-  if (!is_way_of(loop.groups, skipped, node, place.utf8_state)) return false;
+  if (!is_way_of(loop.groups, skipped, node, point.utf8_state)) return false;
   add_those_like(loop.groups, skipped, node, to);
   return true;
 }
@@ -177,12 +177,12 @@ bool Masks::Walk::leads_like(uint32_t inside_character, bool is_sure) {
 void Masks::Walk::walk_embedded(const std::vector<uint32_t>& nodes, uint32_t language) {
   std::shared_ptr<engine::EmbeddedCache> shared = reader_.embedded().current(language);
   engine::EmbeddedCache& cache = reader_.embedded().locked(shared);
-  std::vector<engine::PositionPtr> positions(vocabulary_.max_depth() + 1);  // before each byte
+  std::vector<engine::ConfigurationPtr> configs(vocabulary_.max_depth() + 1);  // before each byte
   std::vector<uint32_t> ends;
   auto read = [&](uint32_t node, uint8_t byte, uint32_t depth) {
     budget_.spend(1);
     const uint8_t* at = &byte;
-    engine::PositionPtr next = cache.after(*positions[depth], at, at + 1);
+    engine::ConfigurationPtr next = cache.after(*configs[depth], at, at + 1);
     if (next == nullptr) return false;
     if (vocabulary_.first_token(node) < vocabulary_.nodes()[node].tokens_end && cache.has_end(*next)) {
       add_tokens(node, tokens_);
@@ -190,17 +190,17 @@ void Masks::Walk::walk_embedded(const std::vector<uint32_t>& nodes, uint32_t lan
     bool has_more = vocabulary_.nodes()[node].end > node + 1, may_end = cache.may_end(*next);
     if (may_end && has_more) ends.push_back(node);
     if (!has_more || (may_end && !cache.may_go_on(*next))) return false;
-    positions[depth + 1] = std::move(next);
+    configs[depth + 1] = std::move(next);
     return true;
   };
   for (uint32_t node : nodes) {
     bool is_root = node == VocabularyTrie::kRoot;
     uint32_t depth = is_root ? 0 : vocabulary_.nodes()[node].depth;
     if (masks_.network_.has_lexer()) {
-      positions[depth] = cache.start();
+      configs[depth] = cache.start();
       if (!read(node, vocabulary_.nodes()[node].byte, depth)) continue;
     } else {
-      positions[is_root ? 0 : depth + 1] = cache.start();
+      configs[is_root ? 0 : depth + 1] = cache.start();
     }
     vocabulary_.visit_below(node, read);
   }

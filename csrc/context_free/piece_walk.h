@@ -60,8 +60,8 @@ class Masks::Walk {
   // Walks from the begin of an embedded text.
   void walk_embedded(const std::vector<uint32_t>& nodes, uint32_t language);
 
-  // Walks one lexeme from each of the nodes. No node is below another, since the places
-  // where a lexeme ends never are.
+  // Walks one lexeme from each of the nodes. No node is below another, since the
+  // configurations where a lexeme ends never are.
   void walk_lexemes(const std::vector<uint32_t>& nodes, uint32_t start);
 
   // Reads the byte of a node. Returns true if the walk has to go on below the node.

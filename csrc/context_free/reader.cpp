@@ -6,66 +6,67 @@
 
 namespace structout::context_free {
 
-std::string lexer_key(const Place& place) {
+std::string lexer_key(const Configuration& config) {
   std::string key;
-  auto append_place = [&key](const LexerPlace& each) {
+  auto append_config = [&key](const LexerConfiguration& each) {
     append_to_key(key, each.node);
     append_to_key(key, each.lexer_state);
   };
-  append_place(place);
-  if (place.others == nullptr) return key;
-  append_to_key(key, uint32_t(place.others->lexer_places.size()));
-  for (const LexerPlace& each : place.others->lexer_places) append_place(each);
+  append_config(config);
+  if (config.others == nullptr) return key;
+  append_to_key(key, uint32_t(config.others->lexer_configs.size()));
+  for (const LexerConfiguration& each : config.others->lexer_configs) append_config(each);
   return key;
 }
 
-// Collects the alternatives of a place. Merges equal ones and, without a lexer, all
+// Collects the alternatives of a configuration. Merges equal ones and, without a lexer, all
 // stacks into one node.
-class Reader::PlaceBuilder {
+class Reader::ConfigurationBuilder {
  public:
-  PlaceBuilder(Reader& reader, engine::Budget& budget) : reader_(reader), budget_(budget) {}
+  ConfigurationBuilder(Reader& reader, engine::Budget& budget) : reader_(reader), budget_(budget) {}
 
-  void add(const LexerPlace& place) {
-    if (place.node != Stacks::kDead) lexer_places_.push_back(place);
+  void add(const LexerConfiguration& config) {
+    if (config.node != Stacks::kDead) lexer_configs_.push_back(config);
   }
 
   void add(EmbeddedRun run) {
     if (!runs_.empty()) budget_.spend(runs_.size());
     for (EmbeddedRun& other : runs_) {
       if (other.cache != run.cache) continue;
-      if (!reader_.embedded().locked(run.cache).are_equal(*other.position, *run.position)) continue;
+      if (!reader_.embedded().locked(run.cache).are_equal(*other.config, *run.config)) continue;
       other.below = reader_.stacks_.united({other.below, run.below}, budget_);
       return;
     }
     runs_.push_back(std::move(run));
   }
 
-  Place place() {
-    Place place;
-    if (!lexer_places_.empty() && !reader_.network_.has_lexer()) {
+  Configuration config() {
+    Configuration config;
+    if (!lexer_configs_.empty() && !reader_.network_.has_lexer()) {
       std::vector<Node> nodes;
-      for (const LexerPlace& each : lexer_places_) nodes.push_back(each.node);
-      place.node = reader_.stacks_.united(std::move(nodes), budget_);
-      place.lexer_state = 0;
-      lexer_places_.clear();
-    } else if (!lexer_places_.empty()) {
-      auto is_before = [](const LexerPlace& a, const LexerPlace& b) {
+      for (const LexerConfiguration& each : lexer_configs_) nodes.push_back(each.node);
+      config.node = reader_.stacks_.united(std::move(nodes), budget_);
+      config.lexer_state = 0;
+      lexer_configs_.clear();
+    } else if (!lexer_configs_.empty()) {
+      auto is_before = [](const LexerConfiguration& a, const LexerConfiguration& b) {
         return std::tie(a.node, a.lexer_state, a.num_tokens) < std::tie(b.node, b.lexer_state, b.num_tokens);
       };
-      std::sort(lexer_places_.begin(), lexer_places_.end(), is_before);
-      lexer_places_.erase(std::unique(lexer_places_.begin(), lexer_places_.end()), lexer_places_.end());
-      static_cast<LexerPlace&>(place) = lexer_places_[0];
-      lexer_places_.erase(lexer_places_.begin());
+      std::sort(lexer_configs_.begin(), lexer_configs_.end(), is_before);
+      lexer_configs_.erase(std::unique(lexer_configs_.begin(), lexer_configs_.end()), lexer_configs_.end());
+      static_cast<LexerConfiguration&>(config) = lexer_configs_[0];
+      lexer_configs_.erase(lexer_configs_.begin());
     }
-    if (runs_.empty() && lexer_places_.empty()) return place;
-    place.others = std::make_shared<const OtherPlaces>(OtherPlaces{std::move(lexer_places_), std::move(runs_)});
-    return place;
+    if (runs_.empty() && lexer_configs_.empty()) return config;
+    config.others =
+        std::make_shared<const OtherConfigurations>(OtherConfigurations{std::move(lexer_configs_), std::move(runs_)});
+    return config;
   }
 
  private:
   Reader& reader_;
   engine::Budget& budget_;
-  std::vector<LexerPlace> lexer_places_;
+  std::vector<LexerConfiguration> lexer_configs_;
   std::vector<EmbeddedRun> runs_;
 };
 
@@ -115,14 +116,14 @@ uint32_t Reader::computed_lexer_start(const std::vector<uint32_t>& states, bool 
   return lexer_.start(lexer_.set_of(allowed));
 }
 
-Place Reader::start(engine::Budget& budget) {
-  Place place;
-  place.node = stacks_.start(budget);
-  place.lexer_state = network_.has_lexer() ? lexer_start(place.node, false) : 0;
-  return place;
+Configuration Reader::start(engine::Budget& budget) {
+  Configuration config;
+  config.node = stacks_.start(budget);
+  config.lexer_state = network_.has_lexer() ? lexer_start(config.node, false) : 0;
+  return config;
 }
 
-LexerPlace Reader::after_embedded(Node below, engine::Budget& budget) {
+LexerConfiguration Reader::after_embedded(Node below, engine::Budget& budget) {
   Node node = stacks_.returned(below, budget);
   return {node, network_.has_lexer() ? lexer_start(node) : 0};
 }
@@ -143,11 +144,11 @@ Node Reader::after_lexeme(Node node, uint32_t set, engine::Budget& budget) {
   return result;
 }
 
-LexerPlace Reader::place_after_lexeme(Node node, uint32_t set, engine::Budget& budget) {
+LexerConfiguration Reader::config_after_lexeme(Node node, uint32_t set, engine::Budget& budget) {
   Node next = after_lexeme(node, set, budget);
   if (next == Stacks::kDead) return {};
   const Terminal& terminal = network_.terminals()[*lexer_.begin(set)];
-  LexerPlace after = {next, lexer_start(next, may_ignore_after(set))};
+  LexerConfiguration after = {next, lexer_start(next, may_ignore_after(set))};
   if (terminal.options.stop.empty()) return after;
   // The next lexeme must not end with a stop inside these bytes: it would leave that to
   // its own next lexeme, and so on.
@@ -155,7 +156,7 @@ LexerPlace Reader::place_after_lexeme(Node node, uint32_t set, engine::Budget& b
     uint32_t accepted = lexer_.accepted(lexer_state);
     return accepted != 0 && !network_.terminals()[*lexer_.begin(accepted)].options.stop.empty();
   };
-  Place within{after};
+  Configuration within{after};
   for (char byte : terminal.options.stop) {
     within = after_alone(within, uint8_t(byte), budget);
     if (within.is_dead() || ends_with_stop(within.lexer_state)) return after;
@@ -163,109 +164,110 @@ LexerPlace Reader::place_after_lexeme(Node node, uint32_t set, engine::Budget& b
   return within;
 }
 
-Place Reader::after_alone(const LexerPlace& place, uint8_t byte, engine::Budget& budget) {
-  if (!network_.has_lexer()) return {{stacks_.after(place.node, byte, budget), 0}};
-  uint32_t next = lexer_.after(place.lexer_state, byte, budget);
-  if (next != Lexer::kStuck) return {{place.node, next, place.num_tokens}};
-  LexerPlace after = place_after_lexeme(place.node, lexer_.accepted(place.lexer_state), budget);
+Configuration Reader::after_alone(const LexerConfiguration& config, uint8_t byte, engine::Budget& budget) {
+  if (!network_.has_lexer()) return {{stacks_.after(config.node, byte, budget), 0}};
+  uint32_t next = lexer_.after(config.lexer_state, byte, budget);
+  if (next != Lexer::kStuck) return {{config.node, next, config.num_tokens}};
+  LexerConfiguration after = config_after_lexeme(config.node, lexer_.accepted(config.lexer_state), budget);
   if (after.node == Stacks::kDead) return {};
   if (!is_between(after)) return after_alone(after, byte, budget);
   next = lexer_.after(after.lexer_state, byte, budget);
-  return next == Lexer::kStuck ? Place() : Place{{after.node, next}};
+  return next == Lexer::kStuck ? Configuration() : Configuration{{after.node, next}};
 }
 
 // Reads bytes of an embedded text, up to one after which it may end.
-void Reader::read_run(const EmbeddedRun& run, const uint8_t*& at, const uint8_t* end, PlaceBuilder& builder,
+void Reader::read_run(const EmbeddedRun& run, const uint8_t*& at, const uint8_t* end, ConfigurationBuilder& builder,
                       engine::Budget& budget) {
   engine::EmbeddedCache& cache = embedded_->locked(run.cache);
-  engine::PositionPtr position = cache.after(*run.position, at, end);
-  if (position == nullptr) return;
-  bool may_end = cache.may_end(*position);
+  engine::ConfigurationPtr config = cache.after(*run.config, at, end);
+  if (config == nullptr) return;
+  bool may_end = cache.may_end(*config);
   if (may_end) builder.add(after_embedded(run.below, budget));
-  if (!may_end || cache.may_go_on(*position)) builder.add({run.cache, std::move(position), run.below});
+  if (!may_end || cache.may_go_on(*config)) builder.add({run.cache, std::move(config), run.below});
 }
 
-Place Reader::after_all(const Place& place, uint8_t byte, engine::Budget& budget) {
-  PlaceBuilder builder(*this, budget);
+Configuration Reader::after_all(const Configuration& config, uint8_t byte, engine::Budget& budget) {
+  ConfigurationBuilder builder(*this, budget);
   auto read_byte = [&](const EmbeddedRun& run) {
     const uint8_t* at = &byte;
     read_run(run, at, &byte + 1, builder, budget);
   };
-  visit_lexer_places(place, [&](LexerPlace from) {
+  visit_lexer_configs(config, [&](LexerConfiguration from) {
     if (!is_between(from)) {
       uint32_t next = lexer_.after(from.lexer_state, byte, budget);
       if (next != Lexer::kStuck) return builder.add({from.node, next, from.num_tokens});
-      from = place_after_lexeme(from.node, lexer_.accepted(from.lexer_state), budget);
+      from = config_after_lexeme(from.node, lexer_.accepted(from.lexer_state), budget);
       if (from.node == Stacks::kDead) return;
     }
     for (const EmbeddedStart& start : stacks_.embedded_starts(from.node, budget)) {
       if (!network_.embedded()[start.language]->first_bytes()[byte]) continue;
       std::shared_ptr<engine::EmbeddedCache> cache = embedded_->current(start.language);
-      engine::PositionPtr position = embedded_->locked(cache).start();
-      read_byte({std::move(cache), std::move(position), start.below});
+      engine::ConfigurationPtr config = embedded_->locked(cache).start();
+      read_byte({std::move(cache), std::move(config), start.below});
     }
     if (!network_.has_lexer()) return builder.add({stacks_.after(from.node, byte, budget), 0});
     uint32_t next = lexer_.after(from.lexer_state, byte, budget);
     if (next != Lexer::kStuck) builder.add({from.node, next});
   });
-  if (place.others != nullptr) {
-    for (const EmbeddedRun& run : place.others->runs) read_byte(run);
+  if (config.others != nullptr) {
+    for (const EmbeddedRun& run : config.others->runs) read_byte(run);
   }
-  return builder.place();
+  return builder.config();
 }
 
-Place Reader::after(Place place, const uint8_t* begin, const uint8_t* end, engine::Budget& budget) {
-  for (const uint8_t* at = begin; at < end && !place.is_dead();) {
-    if (const EmbeddedRun* run = place.only_run()) {
-      PlaceBuilder builder(*this, budget);
+Configuration Reader::after(Configuration config, const uint8_t* begin, const uint8_t* end, engine::Budget& budget) {
+  for (const uint8_t* at = begin; at < end && !config.is_dead();) {
+    if (const EmbeddedRun* run = config.only_run()) {
+      ConfigurationBuilder builder(*this, budget);
       read_run(*run, at, end, builder, budget);
-      place = builder.place();
+      config = builder.config();
     } else {
-      place = after(place, *at++, budget);
+      config = after(config, *at++, budget);
     }
   }
-  return place;
+  return config;
 }
 
-Place Reader::after_token(const Place& place, uint32_t token, engine::Budget& budget) {
+Configuration Reader::after_token(const Configuration& config, uint32_t token, engine::Budget& budget) {
   if (!network_.has_tokens()) return {};
-  PlaceBuilder builder(*this, budget);
-  visit_lexer_places(place, [&](const LexerPlace& from) {
+  ConfigurationBuilder builder(*this, budget);
+  visit_lexer_configs(config, [&](const LexerConfiguration& from) {
     Node node = stacks_.after(before_token(from, budget), kFirstToken + token, budget);
     builder.add({node, network_.has_lexer() ? lexer_start(node) : 0});
   });
-  return builder.place();
+  return builder.config();
 }
 
-Place Reader::united(const Place& a, const Place& b, engine::Budget& budget) {
+Configuration Reader::united(const Configuration& a, const Configuration& b, engine::Budget& budget) {
   if (a.is_dead()) return b;
   if (b.is_dead()) return a;
-  PlaceBuilder builder(*this, budget);
-  for (const Place* place : {&a, &b}) {
-    visit_lexer_places(*place, [&](const LexerPlace& each) { builder.add(each); });
-    if (place->others == nullptr) continue;
-    for (const EmbeddedRun& run : place->others->runs) builder.add(run);
+  ConfigurationBuilder builder(*this, budget);
+  for (const Configuration* config : {&a, &b}) {
+    visit_lexer_configs(*config, [&](const LexerConfiguration& each) { builder.add(each); });
+    if (config->others == nullptr) continue;
+    for (const EmbeddedRun& run : config->others->runs) builder.add(run);
   }
-  return builder.place();
+  return builder.config();
 }
 
-bool Reader::reads_token(const Place& place, engine::Budget& budget) {
+bool Reader::reads_token(const Configuration& config, engine::Budget& budget) {
   if (!network_.has_tokens()) return false;
   bool reads_token = false;
   auto reads_one = [this](const Item& item) {
     return item.state < kHole && network_.tokens_begin(item.state) != network_.tokens_end(item.state);
   };
-  visit_lexer_places(place, [&](const LexerPlace& each) {
+  visit_lexer_configs(config, [&](const LexerConfiguration& each) {
     std::vector<Item> items = stacks_.items(before_token(each, budget));
     reads_token = reads_token || std::any_of(items.begin(), items.end(), reads_one);
   });
   return reads_token;
 }
 
-bool Reader::may_end(const Place& place, engine::Budget& budget) {
+bool Reader::may_end(const Configuration& config, engine::Budget& budget) {
   bool may_end = false;
-  visit_lexer_places(place,
-                     [&](const LexerPlace& each) { may_end = may_end || stacks_.may_end(before_token(each, budget)); });
+  visit_lexer_configs(config, [&](const LexerConfiguration& each) {
+    may_end = may_end || stacks_.may_end(before_token(each, budget));
+  });
   return may_end;
 }
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "json/position.h"
+#include "json/configuration.h"
 
 namespace structout::json {
 
@@ -13,13 +13,13 @@ namespace {
 
 constexpr size_t kMaxStackDepth = 64;  // deeper stacks count as recursion
 
-// A key of the position: the states of the stack and the names that have come. Positions
-// with equal keys have the same continuations. None if keys or items must differ from
-// earlier ones, or if the stack is too deep.
-std::optional<std::string> name_of(const Position& position) {
+// A key of the configuration: the states of the stack and the names that have come.
+// Configurations with equal keys have the same continuations. None if keys or items must
+// differ from earlier ones, or if the stack is too deep.
+std::optional<std::string> name_of(const Configuration& config) {
   std::string name;
   auto add = [&](State state, const Memory* memory) {
-    MemoryKind kind = position.machine().memory(state);
+    MemoryKind kind = config.machine().memory(state);
     if (kind != MemoryKind::kNone && kind != MemoryKind::kKeys) return false;
     name.append(reinterpret_cast<const char*>(&state), sizeof state);
     for (size_t i = 0; memory != nullptr && i < memory->names.size(); ++i) {
@@ -28,9 +28,9 @@ std::optional<std::string> name_of(const Position& position) {
     name += ';';
     return memory == nullptr || memory->used == nullptr;
   };
-  if (!add(position.state(), position.memory())) return std::nullopt;
+  if (!add(config.state(), config.memory())) return std::nullopt;
   size_t depth = 1;
-  for (const Frame* frame = position.below(); frame != nullptr; frame = frame->below.get()) {
+  for (const Frame* frame = config.below(); frame != nullptr; frame = frame->below.get()) {
     if (++depth > kMaxStackDepth || !add(frame->state, frame->memory.get())) return std::nullopt;
   }
   return name;
@@ -40,24 +40,24 @@ std::optional<std::string> name_of(const Position& position) {
 
 std::optional<engine::Automaton> closure(Machine& machine, engine::Budget& budget) {
   std::unordered_map<std::string, uint32_t> numbers;
-  std::vector<Position> positions;
-  auto number_of = [&](const Position& position) -> std::optional<uint32_t> {
-    std::optional<std::string> name = name_of(position);
+  std::vector<Configuration> configs;
+  auto number_of = [&](const Configuration& config) -> std::optional<uint32_t> {
+    std::optional<std::string> name = name_of(config);
     if (!name) return std::nullopt;
-    auto [found, is_new] = numbers.try_emplace(std::move(*name), uint32_t(positions.size()));
-    if (is_new) positions.push_back(position);
+    auto [found, is_new] = numbers.try_emplace(std::move(*name), uint32_t(configs.size()));
+    if (is_new) configs.push_back(config);
     return found->second;
   };
-  if (!number_of(Position(machine))) return std::nullopt;
+  if (!number_of(Configuration(machine))) return std::nullopt;
   engine::AutomatonBuilder builder;
-  for (size_t i = 0; i < positions.size(); ++i) {
-    if (positions.size() > budget.limits.states) return std::nullopt;
+  for (size_t i = 0; i < configs.size(); ++i) {
+    if (configs.size() > budget.limits.states) return std::nullopt;
     budget.spend(1);
-    const Position position = positions[i];
+    const Configuration config = configs[i];
     std::vector<engine::Edge> edges;
     for (int byte = 0; byte < 256; ++byte) {
-      if (machine.action(position.state(), uint8_t(byte)).kind == Action::kFail) continue;
-      Position next = position;
+      if (machine.action(config.state(), uint8_t(byte)).kind == Action::kFail) continue;
+      Configuration next = config;
       if (!next.read(uint8_t(byte))) continue;
       std::optional<uint32_t> target = number_of(next);
       if (!target) return std::nullopt;
@@ -67,7 +67,7 @@ std::optional<engine::Automaton> closure(Machine& machine, engine::Budget& budge
         edges.push_back({uint8_t(byte), uint8_t(byte), *target});
       }
     }
-    builder.add_state(position.is_complete(), edges);
+    builder.add_state(config.is_complete(), edges);
   }
   return builder.minimal(0, budget);
 }

@@ -300,19 +300,19 @@ Scope Document::entered(Scope scope, const Value& schema) {
 }
 
 std::string Document::pointer_to(const Value& part) const {
-  struct Place {
+  struct Visit {
     const Value* value;
     std::string pointer;
   };
   for (const Text& document : documents_) {
-    std::vector<Place> pending = {{&document.root, document.uri + "#"}};
+    std::vector<Visit> pending = {{&document.root, document.uri + "#"}};
     while (!pending.empty()) {
-      Place place = std::move(pending.back());
+      Visit visit = std::move(pending.back());
       pending.pop_back();
-      if (place.value == &part) return place.pointer;
-      for (size_t i = 0; i < place.value->items.size(); ++i) {
-        std::string name = place.value->is_object() ? pointer_part(place.value->names[i]) : std::to_string(i);
-        pending.push_back({&place.value->items[i], place.pointer + "/" + name});
+      if (visit.value == &part) return visit.pointer;
+      for (size_t i = 0; i < visit.value->items.size(); ++i) {
+        std::string name = visit.value->is_object() ? pointer_part(visit.value->names[i]) : std::to_string(i);
+        pending.push_back({&visit.value->items[i], visit.pointer + "/" + name});
       }
     }
   }

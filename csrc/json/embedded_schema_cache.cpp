@@ -4,11 +4,11 @@
 
 namespace structout::json {
 
-using engine::EmbeddedPosition;
+using engine::EmbeddedConfiguration;
 
 namespace {
 
-const Position& json(const EmbeddedPosition& position) { return static_cast<const Position&>(position); }
+const Configuration& json(const EmbeddedConfiguration& config) { return static_cast<const Configuration&>(config); }
 
 }  // namespace
 
@@ -20,81 +20,81 @@ void EmbeddedSchemaCache::lock() {
 
 void EmbeddedSchemaCache::unlock() noexcept { std::unique_ptr<SchemaCache::Lock> lock = std::move(lock_); }
 
-engine::PositionPtr EmbeddedSchemaCache::start() { return std::make_shared<Position>(*cache_->machine_); }
+engine::ConfigurationPtr EmbeddedSchemaCache::start() { return std::make_shared<Configuration>(*cache_->machine_); }
 
 std::bitset<256> EmbeddedSchemaCache::first_bytes() {
   std::bitset<256> bytes;
   for (size_t byte = 0; byte < 256; ++byte) {
-    Position position(*cache_->machine_);
-    bytes[byte] = position.read(uint8_t(byte));
+    Configuration config(*cache_->machine_);
+    bytes[byte] = config.read(uint8_t(byte));
   }
   return bytes;
 }
 
-engine::PositionPtr EmbeddedSchemaCache::after(const EmbeddedPosition& position, const uint8_t*& at,
-                                               const uint8_t* end) {
+engine::ConfigurationPtr EmbeddedSchemaCache::after(const EmbeddedConfiguration& config, const uint8_t*& at,
+                                                    const uint8_t* end) {
   if (!has_read_) cache_->machine_->schema().budget().restart();
   has_read_ = true;
-  Position next = json(position);
+  Configuration next = json(config);
   while (at < end) {
     if (!next.read(*at)) return nullptr;
     ++at;
     if (next.is_complete()) break;
   }
-  return std::make_shared<Position>(std::move(next));
+  return std::make_shared<Configuration>(std::move(next));
 }
 
-bool EmbeddedSchemaCache::may_end(const EmbeddedPosition& position) { return json(position).is_complete(); }
+bool EmbeddedSchemaCache::may_end(const EmbeddedConfiguration& config) { return json(config).is_complete(); }
 
-bool EmbeddedSchemaCache::may_go_on(const EmbeddedPosition& position) {
-  return cache_->machine_->reads_number(json(position).state());  // only numbers do
+bool EmbeddedSchemaCache::may_go_on(const EmbeddedConfiguration& config) {
+  return cache_->machine_->reads_number(json(config).state());  // only numbers do
 }
 
-bool EmbeddedSchemaCache::has_end(const EmbeddedPosition& position) { return json(position).has_unused(); }
+bool EmbeddedSchemaCache::has_end(const EmbeddedConfiguration& config) { return json(config).has_unused(); }
 
-bool EmbeddedSchemaCache::are_equal(const EmbeddedPosition& a, const EmbeddedPosition& b) {
+bool EmbeddedSchemaCache::are_equal(const EmbeddedConfiguration& a, const EmbeddedConfiguration& b) {
   return json(a).equals(json(b));
 }
 
-bool EmbeddedSchemaCache::reaches_bottom(const Position& position, State top) const {
+bool EmbeddedSchemaCache::reaches_bottom(const Configuration& config, State top) const {
   size_t num_frames = 1, num_looked_at = cache_->num_frames_[top];
-  for (const Frame* frame = position.below(); frame != nullptr && num_frames < num_looked_at;
+  for (const Frame* frame = config.below(); frame != nullptr && num_frames < num_looked_at;
        frame = frame->below.get()) {
     ++num_frames;
   }
   return num_frames < num_looked_at;
 }
 
-std::optional<engine::EmbeddedView> EmbeddedSchemaCache::known_view(const EmbeddedPosition& given,
+std::optional<engine::EmbeddedView> EmbeddedSchemaCache::known_view(const EmbeddedConfiguration& given,
                                                                     const engine::ByteSet&) {
-  const Position& position = json(given);
-  if (position.has_used()) return std::nullopt;
-  State top = cache_->mask_state(position);
-  const SchemaCache::Entry* entry = cache_->known_entry(position, top);
-  bool is_known = entry != nullptr && (entry->exits != nullptr || !reaches_bottom(position, top));
-  return is_known ? std::optional(view_of(position, top, *entry)) : std::nullopt;
+  const Configuration& config = json(given);
+  if (config.has_used()) return std::nullopt;
+  State top = cache_->mask_state(config);
+  const SchemaCache::Entry* entry = cache_->known_entry(config, top);
+  bool is_known = entry != nullptr && (entry->exits != nullptr || !reaches_bottom(config, top));
+  return is_known ? std::optional(view_of(config, top, *entry)) : std::nullopt;
 }
 
-engine::EmbeddedView EmbeddedSchemaCache::view(const EmbeddedPosition& given, const engine::ByteSet&) {
-  const Position& position = json(given);
-  State top = cache_->mask_state(position);
-  const SchemaCache::Entry* entry = &cache_->entry_of(position, top);
-  bool needs_exits = entry->exits == nullptr && reaches_bottom(position, top);
-  while (needs_exits && !cache_->find_exits(position, top, *entry)) entry = &cache_->entry_of(position, top);
-  return view_of(position, top, *entry);
+engine::EmbeddedView EmbeddedSchemaCache::view(const EmbeddedConfiguration& given, const engine::ByteSet&) {
+  const Configuration& config = json(given);
+  State top = cache_->mask_state(config);
+  const SchemaCache::Entry* entry = &cache_->entry_of(config, top);
+  bool needs_exits = entry->exits == nullptr && reaches_bottom(config, top);
+  while (needs_exits && !cache_->find_exits(config, top, *entry)) entry = &cache_->entry_of(config, top);
+  return view_of(config, top, *entry);
 }
 
-engine::EmbeddedView EmbeddedSchemaCache::view_of(const Position& position, State top,
+engine::EmbeddedView EmbeddedSchemaCache::view_of(const Configuration& config, State top,
                                                   const SchemaCache::Entry& entry) {
   engine::EmbeddedView view;
   view.entry = entry.number;
-  if (cache_->is_exact(position, entry)) view.mask = entry.mask;
-  if (entry.exits == nullptr || !reaches_bottom(position, top)) return view;
+  if (cache_->is_exact(config, entry)) view.mask = entry.mask;
+  if (entry.exits == nullptr || !reaches_bottom(config, top)) return view;
   const std::shared_ptr<const SchemaCache::Exits>& exits = entry.exits;
   view.exits = {exits, &exits->lists};
   std::vector<bool> holds;
   bool has_conditions = exits->conditions.all.size() > 2;
-  if (has_conditions) holds = cache_->truths(position, exits->conditions);
+  if (has_conditions) holds = cache_->truths(config, exits->conditions);
   for (size_t i = 0; i < exits->lists.size(); ++i) {
     if (has_conditions && !holds[exits->of_lists[i]]) continue;
     if (i < 64) {
@@ -104,35 +104,35 @@ engine::EmbeddedView EmbeddedSchemaCache::view_of(const Position& position, Stat
     }
   }
   for (uint32_t node : exits->by_reading) {
-    if (is_exit(position, node)) view.own_exits.push_back(node);
+    if (is_exit(config, node)) view.own_exits.push_back(node);
   }
   return view;
 }
 
 // Reads the bytes of a trie node. Returns true if the JSON text may end after them.
-bool EmbeddedSchemaCache::is_exit(const Position& position, uint32_t node) const {
+bool EmbeddedSchemaCache::is_exit(const Configuration& config, uint32_t node) const {
   const engine::VocabularyTrie& vocabulary = *cache_->vocabulary_;
   const uint8_t* bytes = vocabulary.begin(vocabulary.tokens()[vocabulary.first_token(node)]);
-  Position next = position;
+  Configuration next = config;
   return next.read(bytes, bytes + vocabulary.nodes()[node].depth + 1) && next.is_complete();
 }
 
-void EmbeddedSchemaCache::fill(const EmbeddedPosition& position, uint32_t* row) {
-  cache_->fill_row(json(position), row);
+void EmbeddedSchemaCache::fill(const EmbeddedConfiguration& config, uint32_t* row) {
+  cache_->fill_row(json(config), row);
 }
 
 void EmbeddedSchemaCache::expand(const engine::Mask& mask, engine::MaskRow& row) { cache_->store_.expand(mask, row); }
 
-std::string EmbeddedSchemaCache::forced(const EmbeddedPosition& position) {
+std::string EmbeddedSchemaCache::forced(const EmbeddedConfiguration& config) {
   cache_->machine_->schema().budget().restart();
-  return json(position).forced();
+  return json(config).forced();
 }
 
-std::optional<std::string> EmbeddedSchemaCache::short_end(const EmbeddedPosition& position, uint64_t& work) {
+std::optional<std::string> EmbeddedSchemaCache::short_end(const EmbeddedConfiguration& config, uint64_t& work) {
   engine::Budget& budget = cache_->machine_->schema().budget();
   budget.restart();
   uint64_t total_before = budget.total();
-  std::optional<std::string> end = short_completion(json(position));
+  std::optional<std::string> end = short_completion(json(config));
   work += budget.total() - total_before;
   return end;
 }

@@ -25,28 +25,29 @@ class EmbeddedSchemaCache final : public engine::EmbeddedCache {
 
   void lock() override;
   void unlock() noexcept override;
-  engine::PositionPtr start() override;
-  engine::PositionPtr after(const engine::EmbeddedPosition& position, const uint8_t*& at, const uint8_t* end) override;
-  bool may_end(const engine::EmbeddedPosition& position) override;
-  bool may_go_on(const engine::EmbeddedPosition& position) override;
-  bool has_end(const engine::EmbeddedPosition& position) override;
-  bool are_equal(const engine::EmbeddedPosition& a, const engine::EmbeddedPosition& b) override;
-  engine::EmbeddedView view(const engine::EmbeddedPosition& position, const engine::ByteSet& followers) override;
-  std::optional<engine::EmbeddedView> known_view(const engine::EmbeddedPosition& position,
+  engine::ConfigurationPtr start() override;
+  engine::ConfigurationPtr after(const engine::EmbeddedConfiguration& config, const uint8_t*& at,
+                                 const uint8_t* end) override;
+  bool may_end(const engine::EmbeddedConfiguration& config) override;
+  bool may_go_on(const engine::EmbeddedConfiguration& config) override;
+  bool has_end(const engine::EmbeddedConfiguration& config) override;
+  bool are_equal(const engine::EmbeddedConfiguration& a, const engine::EmbeddedConfiguration& b) override;
+  engine::EmbeddedView view(const engine::EmbeddedConfiguration& config, const engine::ByteSet& followers) override;
+  std::optional<engine::EmbeddedView> known_view(const engine::EmbeddedConfiguration& config,
                                                  const engine::ByteSet& followers) override;
-  void fill(const engine::EmbeddedPosition& position, uint32_t* row) override;
+  void fill(const engine::EmbeddedConfiguration& config, uint32_t* row) override;
   void expand(const engine::Mask& mask, engine::MaskRow& row) override;
-  std::string forced(const engine::EmbeddedPosition& position) override;
-  std::optional<std::string> short_end(const engine::EmbeddedPosition& position, uint64_t& work) override;
+  std::string forced(const engine::EmbeddedConfiguration& config) override;
+  std::optional<std::string> short_end(const engine::EmbeddedConfiguration& config, uint64_t& work) override;
   uint32_t number() const override { return cache_->number_; }
 
  private:
-  engine::EmbeddedView view_of(const Position& position, State top, const SchemaCache::Entry& entry);
-  bool is_exit(const Position& position, uint32_t node) const;
+  engine::EmbeddedView view_of(const Configuration& config, State top, const SchemaCache::Entry& entry);
+  bool is_exit(const Configuration& config, uint32_t node) const;
 
   // True if masks with this top look below the bottom of the stack: a token may
   // complete the whole JSON text inside, so the view needs exits.
-  bool reaches_bottom(const Position& position, State top) const;
+  bool reaches_bottom(const Configuration& config, State top) const;
 
   const std::shared_ptr<SchemaCache> cache_;
   std::unique_ptr<SchemaCache::Lock> lock_;  // of the thread that called lock()

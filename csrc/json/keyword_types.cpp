@@ -76,11 +76,11 @@ std::string names_of(uint8_t types) {
 }  // namespace
 
 void check_keyword_types(const Document& document, const Value& schema) {
-  auto check = [&](const Value& value, uint8_t types, const std::string& place) {
+  auto check = [&](const Value& value, uint8_t types, const std::string& pointer) {
     uint8_t type = type_bit_of(value);
     if ((type & types) != 0) return;
     throw SchemaError(ErrorKind::kMalformed, "must be " + names_of(types) + ", got " + names_of(type),
-                      document.pointer_to(schema) + "/" + place);
+                      document.pointer_to(schema) + "/" + pointer);
   };
   if (document.draft(schema) <= 7 && schema.find("$ref") != nullptr) return;  // other keywords have no effect beside it
   for (size_t i = 0; i < schema.items.size(); ++i) {

@@ -18,8 +18,8 @@ uint32_t ListedTexts::add_child(uint32_t node, uint8_t byte) {
   uint32_t added = uint32_t(nodes_.size());
   nodes_.emplace_back();
   std::vector<Edge>& edges = nodes_[node].edges;
-  auto place = std::upper_bound(edges.begin(), edges.end(), byte, [](uint8_t a, const Edge& b) { return a < b.first; });
-  edges.insert(place, {byte, byte, added});
+  auto after = std::upper_bound(edges.begin(), edges.end(), byte, [](uint8_t a, const Edge& b) { return a < b.first; });
+  edges.insert(after, {byte, byte, added});
   return added;
 }
 

@@ -66,7 +66,7 @@ bool Liveness::is_satisfiable(Formula child) {
       is_live = is_live || is_satisfiable(child, type);
     }
   } catch (engine::LimitError& error) {
-    if (error.place.empty()) error.place = schema_.place_of(child);
+    if (error.pointer.empty()) error.pointer = schema_.pointer_of(child);
     throw;
   }
   if (is_live || assumed_.empty()) satisfiable_.emplace(child, is_live);

@@ -30,7 +30,7 @@ bool Liveness::is_array_live(Formula array, const TextSet& used) {
 }
 
 // Decides if an array can satisfy a conjunction of literals, by backtracking: it assigns a
-// place to each item that must exist, such as one that `contains` needs, then checks upper
+// index to each item that must exist, such as one that `contains` needs, then checks upper
 // bounds and that items can differ. Items from `last_bound` on all have the same literals.
 struct Liveness::ArraySearch {
   struct Items {
@@ -45,7 +45,7 @@ struct Liveness::ArraySearch {
     uint32_t max;
     Formula child;
   };
-  struct Place {  // of an item that must exist: before the last bound, or one after it
+  struct RequiredItem {  // an item that must exist: before the last bound, or after it
     uint32_t index;
     std::vector<Formula> also;
   };
@@ -102,7 +102,7 @@ struct Liveness::ArraySearch {
     while (length <= last_bound && length < max_items && is_satisfiable(length)) ++length;
     cap = length > last_bound ? max_items : length;
     if (is_unique && cap > 0 && !are_different_items_possible()) return false;
-    return min_items <= cap && find_places(0, 0, 0);
+    return min_items <= cap && assign_items(0, 0, 0);
   }
 
   Formula need(uint32_t index, const std::vector<Formula>& also = {}) {
@@ -171,22 +171,22 @@ struct Liveness::ArraySearch {
     return true;
   }
 
-  // Finds places for existing[next ...], of which the first has `num_found` already, in
-  // places from `first` on or new ones.
-  bool find_places(size_t next, uint32_t num_found, uint32_t first) {
+  // Assigns items to existing[next ...], of which the first has `num_found` already: items
+  // of `required` from `first` on, or new ones.
+  bool assign_items(size_t next, uint32_t num_found, uint32_t first) {
     if (next == existing.size()) return has_room();
     const Existing& wanted = existing[next];
-    if (num_found == wanted.count) return find_places(next + 1, 0, 0);
+    if (num_found == wanted.count) return assign_items(next + 1, 0, 0);
     liveness.spend(1);
-    for (size_t i = first; i < places.size(); ++i) {
-      if (places[i].index < wanted.begin || places[i].index >= wanted.end) continue;
-      places[i].also.push_back(wanted.child);
-      if (is_satisfiable(places[i].index, places[i].also) && find_places(next, num_found + 1, uint32_t(i + 1)))
+    for (size_t i = first; i < required.size(); ++i) {
+      if (required[i].index < wanted.begin || required[i].index >= wanted.end) continue;
+      required[i].also.push_back(wanted.child);
+      if (is_satisfiable(required[i].index, required[i].also) && assign_items(next, num_found + 1, uint32_t(i + 1)))
         return true;
-      places[i].also.pop_back();
+      required[i].also.pop_back();
     }
-    // New places, whose number the length allows. Places after the last bound are alike.
-    uint32_t num_after = count_places_after();
+    // New items, whose number the length allows. Items after the last bound are equivalent.
+    uint32_t num_after = count_items_after();
     bool has_tried_after = false;
     for (uint32_t index = wanted.begin; index < wanted.end && index < cap && !has_tried_after; ++index) {
       if (index >= last_bound) {
@@ -199,34 +199,35 @@ struct Liveness::ArraySearch {
       bool are_alike = has_tried_after && wanted.end == kNoEnd && cap == kAnyNumberOfItems && bounded.empty();
       bool may_run_out = is_unique && unused_values(need(index, {wanted.child})) != nullptr;
       if (are_alike && !may_run_out) {  // there are enough of them
-        if (find_places(next + 1, 0, 0)) return true;
+        if (assign_items(next + 1, 0, 0)) return true;
         continue;
       }
-      if (places.size() == kMaxRequiredItems)
+      if (required.size() == kMaxRequiredItems)
         throw engine::LimitError("schema_items", kMaxRequiredItems + 1, kMaxRequiredItems);
-      places.push_back({index, {wanted.child}});
-      if (find_places(next, num_found + 1, uint32_t(places.size()))) return true;
-      places.pop_back();
+      required.push_back({index, {wanted.child}});
+      if (assign_items(next, num_found + 1, uint32_t(required.size()))) return true;
+      required.pop_back();
     }
     return false;
   }
 
-  uint32_t count_places_after() const {
-    return uint32_t(
-        std::count_if(places.begin(), places.end(), [this](const Place& place) { return place.index >= last_bound; }));
+  uint32_t count_items_after() const {
+    return uint32_t(std::count_if(required.begin(), required.end(),
+                                  [this](const RequiredItem& item) { return item.index >= last_bound; }));
   }
 
   bool is_taken(uint32_t index) const {
-    return std::any_of(places.begin(), places.end(), [index](const Place& place) { return place.index == index; });
+    return std::any_of(required.begin(), required.end(),
+                       [index](const RequiredItem& item) { return item.index == index; });
   }
 
-  // True if the required items (at `places`, before these, and up to the minimum) keep the
+  // True if the required items, those before them, and those up to the minimum keep the
   // upper bounds, and can differ if they must.
   bool has_room() {
     if (bounded.empty() && !is_unique) return true;
-    std::vector<Place> items = places;
-    uint32_t num_after = count_places_after(), num_first = std::min(min_items, last_bound);
-    for (const Place& place : places) num_first = std::max(num_first, std::min(place.index + 1, last_bound));
+    std::vector<RequiredItem> items = required;
+    uint32_t num_after = count_items_after(), num_first = std::min(min_items, last_bound);
+    for (const RequiredItem& item : required) num_first = std::max(num_first, std::min(item.index + 1, last_bound));
     if (num_after > 0) num_first = last_bound;
     for (uint32_t i = 0; i < num_first; ++i) {
       if (!is_taken(i)) items.push_back({i, {}});
@@ -251,7 +252,7 @@ struct Liveness::ArraySearch {
 
   // True if items[next ...] keep within the rest of the bounds. For items[next], `also` has
   // decided on the first `num_decided` of them. `needs`: the formulas on the items before.
-  bool keep_bounds(const std::vector<Place>& items, size_t next, size_t num_decided, std::vector<Formula> also,
+  bool keep_bounds(const std::vector<RequiredItem>& items, size_t next, size_t num_decided, std::vector<Formula> also,
                    std::vector<Bounded> left, std::vector<Formula> needs) {
     liveness.spend(1);
     if (!is_satisfiable(items[next].index, also)) return false;
@@ -279,7 +280,7 @@ struct Liveness::ArraySearch {
   bool is_unique = false, is_repeated = false;
   uint32_t last_bound = 0;  // items from here on are alike
   uint32_t cap = 0;         // the most items that there can be
-  std::vector<Place> places;
+  std::vector<RequiredItem> required;
 };
 
 bool Liveness::is_some_implicant_live(Formula array, const TextSet& used) {

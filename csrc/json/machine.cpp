@@ -46,9 +46,9 @@ State Machine::start() {
     uint32_t array = lists_.number_of({schema_.expand(schema, Type::kArray)});
     if (!arrays_.are_items_unique(array)) continue;
     try {
-      if (!counts_.has_enough_items(array)) impossible_arrays_.push_back(schema_.place_of(schema));
+      if (!counts_.has_enough_items(array)) impossible_arrays_.push_back(schema_.pointer_of(schema));
     } catch (SchemaError& error) {
-      if (error.pointer.empty()) error.pointer = schema_.place_of(schema) + "/uniqueItems";
+      if (error.pointer.empty()) error.pointer = schema_.pointer_of(schema) + "/uniqueItems";
       throw;
     }
   }

@@ -82,15 +82,15 @@ class Machine {
   Guard guard(State state, uint8_t byte, const Action& action) {
     return allows_any_order() ? guard_in_any_order(state, byte, action) : Guard();
   }
-  // `names`: positions of names that have come.
+  // `names`: indices of names that have come.
   bool holds(const Guard& guard, const PastKeys& names) const { return objects_.holds(guard, names); }
 
   // With keys in any order: true inside or after a free key if the object cannot be
   // completed without names that have not come.
   bool lacks_names(State state, const PastKeys& names);
 
-  // The position of the name that the step from one state to the next completes, if keys
-  // come in any order, so that the position in the text must remember it.
+  // The index of the name that the step from one state to the next completes, if keys come
+  // in any order, so that the configuration must remember it.
   std::optional<uint32_t> completed_name(State state, State next) const;
 
   // True if a quote in the state ends a free key.

@@ -37,7 +37,7 @@ class NumberBuilder {
   NumberBuilder(const Condition& condition, engine::Budget& budget) : condition_(condition), budget_(budget) {}
 
   engine::Automaton build() {
-    number_of({Place::kStart, {}});
+    number_of({Phase::kStart, {}});
     for (size_t i = 0; i < states_.size(); ++i) {
       edges_.clear();
       State state = states_[i];
@@ -49,46 +49,46 @@ class NumberBuilder {
   }
 
  private:
-  enum class Place : uint8_t { kStart, kSign, kZero, kWhole, kPoint, kFraction };
+  enum class Phase : uint8_t { kStart, kSign, kZero, kWhole, kPoint, kFraction };
 
   struct State {
-    Place place;
+    Phase phase;
     Progress progress;
   };
 
   uint32_t number_of(const State& state) {
     const Progress& progress = state.progress;
-    uint64_t key = uint64_t(progress.value) << 32 | uint64_t(progress.position) << 4 | uint64_t(state.place) << 1 |
+    uint64_t key = uint64_t(progress.value) << 32 | uint64_t(progress.position) << 4 | uint64_t(state.phase) << 1 |
                    uint64_t(progress.is_negative);
     auto [found, is_new] = numbers_.try_emplace(key, uint32_t(states_.size()));
     if (is_new) states_.push_back(state);
     return found->second;
   }
 
-  void add_edge(char byte, Place place, const std::optional<Progress>& progress) {
-    if (progress) edges_.push_back({uint8_t(byte), uint8_t(byte), number_of({place, *progress})});
+  void add_edge(char byte, Phase phase, const std::optional<Progress>& progress) {
+    if (progress) edges_.push_back({uint8_t(byte), uint8_t(byte), number_of({phase, *progress})});
   }
 
   void add_edges(const State& state) {
-    bool is_before_digits = state.place == Place::kStart || state.place == Place::kSign;
-    bool is_whole = state.place == Place::kZero || state.place == Place::kWhole;
-    Progress progress = is_before_digits ? condition_.start(state.place == Place::kSign) : state.progress;
-    if (state.place == Place::kStart) add_edge('-', Place::kSign, Progress{});
-    if (is_whole) add_edge('.', Place::kPoint, condition_.point(progress));
-    if (state.place == Place::kZero) return;
+    bool is_before_digits = state.phase == Phase::kStart || state.phase == Phase::kSign;
+    bool is_whole = state.phase == Phase::kZero || state.phase == Phase::kWhole;
+    Progress progress = is_before_digits ? condition_.start(state.phase == Phase::kSign) : state.progress;
+    if (state.phase == Phase::kStart) add_edge('-', Phase::kSign, Progress{});
+    if (is_whole) add_edge('.', Phase::kPoint, condition_.point(progress));
+    if (state.phase == Phase::kZero) return;
     for (uint32_t digit = 0; digit < 10; ++digit) {
       if (is_before_digits || is_whole) {
-        Place place = is_before_digits && digit == 0 ? Place::kZero : Place::kWhole;
-        add_edge(char('0' + digit), place, condition_.whole_digit(progress, digit));
+        Phase phase = is_before_digits && digit == 0 ? Phase::kZero : Phase::kWhole;
+        add_edge(char('0' + digit), phase, condition_.whole_digit(progress, digit));
       } else {
-        add_edge(char('0' + digit), Place::kFraction, condition_.fraction_digit(progress, digit));
+        add_edge(char('0' + digit), Phase::kFraction, condition_.fraction_digit(progress, digit));
       }
     }
   }
 
   bool accepts(const State& state) const {
-    if (state.place == Place::kFraction) return condition_.accepts(state.progress);
-    if (state.place != Place::kZero && state.place != Place::kWhole) return false;
+    if (state.phase == Phase::kFraction) return condition_.accepts(state.progress);
+    if (state.phase != Phase::kZero && state.phase != Phase::kWhole) return false;
     std::optional<Progress> progress = condition_.point(state.progress);
     return progress && condition_.accepts(*progress);
   }
@@ -207,37 +207,37 @@ class Multiple {
 // Reads plain numbers of a form.
 class PlainForm {
  public:
-  enum class Place : uint8_t { kStart, kSign, kZero, kWhole, kPoint, kOnlyZero, kZeros, kFraction };
+  enum class Phase : uint8_t { kStart, kSign, kZero, kWhole, kPoint, kOnlyZero, kZeros, kFraction };
 
   struct State {
-    Place place = Place::kStart;
+    Phase phase = Phase::kStart;
     uint32_t num_digits = 0;  // from the first that is no zero on
     uint32_t num_zeros = 0;   // after the point, while there are no such digits
 
-    uint64_t key() const { return uint64_t(num_digits) << 32 | uint64_t(num_zeros) << 8 | uint64_t(place); }
+    uint64_t key() const { return uint64_t(num_digits) << 32 | uint64_t(num_zeros) << 8 | uint64_t(phase); }
   };
 
   explicit PlainForm(const NumberForm& form) : form_(form) {}
 
   std::optional<State> next(State state, char byte) const {
     bool is_digit = byte >= '0' && byte <= '9', is_zero = byte == '0';
-    Place before = state.place;
+    Phase before = state.phase;
     switch (before) {
-      case Place::kStart:
-      case Place::kSign:
-        if (byte == '-' && before == Place::kStart) return State{Place::kSign};
-        state.place = is_zero ? Place::kZero : Place::kWhole;
+      case Phase::kStart:
+      case Phase::kSign:
+        if (byte == '-' && before == Phase::kStart) return State{Phase::kSign};
+        state.phase = is_zero ? Phase::kZero : Phase::kWhole;
         break;
-      case Place::kZero:
-      case Place::kWhole:
-        if (byte == '.') return State{Place::kPoint, state.num_digits};
-        if (before == Place::kZero) return std::nullopt;
+      case Phase::kZero:
+      case Phase::kWhole:
+        if (byte == '.') return State{Phase::kPoint, state.num_digits};
+        if (before == Phase::kZero) return std::nullopt;
         break;
       default:
-        state.place = !is_zero ? Place::kFraction : before == Place::kPoint ? Place::kOnlyZero : Place::kZeros;
+        state.phase = !is_zero ? Phase::kFraction : before == Phase::kPoint ? Phase::kOnlyZero : Phase::kZeros;
     }
     if (!is_digit) return std::nullopt;
-    bool is_fraction = state.place >= Place::kPoint;
+    bool is_fraction = state.phase >= Phase::kPoint;
     if (state.num_digits > 0 || !is_zero) {
       ++state.num_digits;
       state.num_zeros = 0;
@@ -249,8 +249,8 @@ class PlainForm {
   }
 
   bool accepts(const State& state) const {
-    return state.place == Place::kZero || state.place == Place::kWhole || state.place == Place::kOnlyZero ||
-           state.place == Place::kFraction;
+    return state.phase == Phase::kZero || state.phase == Phase::kWhole || state.phase == Phase::kOnlyZero ||
+           state.phase == Phase::kFraction;
   }
 
  private:

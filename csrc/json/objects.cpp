@@ -125,7 +125,7 @@ uint32_t Objects::object_of(uint32_t shape, Numbers formulas, PastKeys past) {
     shape = shape_of(parts.lasting, shapes_[shape].order);
     formulas[0] = parts.rest;
   }
-  // One object for all sets of past names: the position remembers these.
+  // One object for all sets of past names: the configuration remembers these.
   if (is_kept && rule_ == KeyOrderRule::kAny) past.assign(past.size(), false);
   std::array<uint32_t, 3> key = {lists_.number_of(formulas), shape, pasts_.number_of(past)};
   auto known = object_numbers_.find(key);

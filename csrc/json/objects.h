@@ -3,7 +3,7 @@
 // A schema of 80 optional keys has 2^80 sets of keys that may have come. A state does not
 // name such a set where it can be avoided: the literals on each key stay in the shape of
 // the object, whether or not the key has come. In declared order the state knows the
-// position of the last key; in any order the position's memory of the object knows the
+// index of the last key; in any order the configuration's memory of the object knows the
 // names that have come, and guards consult it. A state knows the set only where the rest of
 // the formula weighs all keys against each other (see Objects::parts_of).
 #pragma once
@@ -29,7 +29,7 @@ enum class KeyOrderRule : uint8_t {
 
 // A condition on the names that have come, where they come in any order. The machine's
 // actions are then those of an object without keys, and an action is allowed if its guard
-// holds for the names in the position's memory of the object.
+// holds for the names in the configuration's memory of the object.
 struct Guard {
   enum Kind : uint8_t {
     kNone,   // it always holds
@@ -52,7 +52,7 @@ struct Object {
   uint32_t formulas;                              // a list: the goal beside the shape, then the tracked ones
   uint32_t past;                                  // keys that cannot follow any more, if the state knows them
   bool is_kept;                                   // the goal is split (see Parts), and the tracked formulas are decided
-  uint32_t next;                                  // the first position that is not past
+  uint32_t next;                                  // the first name, by index, that is not past
   uint32_t max_keys;                              // the most that may follow, if is_kept
   bool is_prepared = false;                       // the members below are computed
   std::vector<uint32_t> num_allowed_before = {};  // of the order's spellings, how many are allowed before each
@@ -71,7 +71,7 @@ class Objects {
  public:
   struct Order {
     KeyOrder order;
-    std::vector<uint32_t> by_spelling;  // positions, by increasing spelling
+    std::vector<uint32_t> by_spelling;  // indices of names, by increasing spelling
   };
 
   Objects(Schema& schema, Liveness& liveness, Planner& planner, ListTable& lists, KeyOrderRule rule)
@@ -97,7 +97,7 @@ class Objects {
   // The object after a key whose value has some verdicts. None if it cannot be completed.
   std::optional<uint32_t> after(uint32_t object, uint32_t key, const std::vector<bool>& verdicts);
 
-  // In declared order: the object once the names before a position cannot follow any more,
+  // In declared order: the object once the names before an index cannot follow any more,
   // one object for all that differ in these names only. The object itself if its rest
   // mentions such a name, or if it is guarded or not kept.
   uint32_t at_position(uint32_t object, uint32_t position);
@@ -111,7 +111,7 @@ class Objects {
   // The obligations in the shape of the object, which hold whichever other keys come.
   const Plan& lasting_plan(const Object& object, uint32_t key) { return shape_plan(object.shape, key); }
 
-  // True if the position's memory of the object, not the state, knows which names have
+  // True if the configuration's memory of the object, not the state, knows which names have
   // come.
   bool is_guarded(const Object& object) const { return object.is_kept && rule_ == KeyOrderRule::kAny; }
   bool is_required(const Object& object, uint32_t position) const {
@@ -149,8 +149,8 @@ class Objects {
     uint32_t order;
     std::unordered_map<uint32_t, std::vector<Formula>> for_name;  // children
     std::vector<Formula> for_keys;                                // atoms
-    std::vector<bool> is_required;                                // by position in the order
-    std::vector<uint32_t> required;                               // positions, increasing
+    std::vector<bool> is_required;                                // by index in the order
+    std::vector<uint32_t> required;                               // indices in the order, increasing
     std::unordered_map<uint32_t, Plan> plans;                     // by key
     std::optional<Formula> free_texts = std::nullopt;             // if they are known
   };

@@ -20,7 +20,7 @@ enum class Part { kValue, kObject, kArray };
 struct Scene {
   Part part;
   uint32_t number;  // of the list, of the object or of the array
-  Formula goal;     // of the value, for its place in the schema
+  Formula goal;     // of the value, for its pointer in the schema
 
   bool operator<(const Scene& other) const { return std::pair(part, number) < std::pair(other.part, other.number); }
 };
@@ -40,7 +40,7 @@ class Rehearsal {
       try {
         play(scene);
       } catch (engine::LimitError& error) {
-        if (error.place.empty()) error.place = schema_.place_of(scene.goal);
+        if (error.pointer.empty()) error.pointer = schema_.pointer_of(scene.goal);
         throw;
       }
     }

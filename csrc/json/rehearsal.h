@@ -10,7 +10,7 @@ namespace structout::json {
 // the middle of a text. The work is bounded, and schemas with few conditions are not
 // rehearsed.
 //
-// Throws engine::LimitError, with the place in the schema.
+// Throws engine::LimitError, with the JSON pointer in the schema.
 void rehearse(Machine& machine);
 
 }  // namespace structout::json

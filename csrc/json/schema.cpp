@@ -100,7 +100,7 @@ Formula Schema::expand(Formula child, Type type) {
         being_expanded_.pop_back();
       } catch (engine::LimitError& error) {
         being_expanded_.pop_back();
-        if (error.place.empty()) error.place = document_.pointer_to(schema);
+        if (error.pointer.empty()) error.pointer = document_.pointer_to(schema);
         throw;
       } catch (...) {
         being_expanded_.pop_back();
@@ -118,7 +118,7 @@ std::vector<Formula> Schema::children() {
   return children;
 }
 
-std::string Schema::place_of(Formula child) {
+std::string Schema::pointer_of(Formula child) {
   for (Formula atom : formulas_.atoms(child)) {
     if (formulas_.op(atom) == Op::kSchema) return document_.pointer_to(*schemas_[formulas_[atom].a].value);
   }

@@ -112,7 +112,7 @@ class Schema {
   Formula without_among(Formula formula);
 
   // A JSON pointer to a schema that a child formula mentions, or nothing.
-  std::string place_of(Formula child);
+  std::string pointer_of(Formula child);
 
   const std::string& name(uint32_t number) const { return names_[number].text; }
   const std::string& spelled_name(uint32_t number) const { return names_[number].spelled; }
@@ -276,7 +276,7 @@ class Schema {
                              std::vector<EvaluatedKeys>& keys, std::vector<EvaluatedItems>& items);
 
   uint32_t number_of_name(const std::string& name);
-  Formula keys_matching(const std::string& pattern, const Value& schema, const std::string& place);
+  Formula keys_matching(const std::string& pattern, const Value& schema, const std::string& pointer);
   const Value* reference_target(const Value& schema, std::string_view keyword);
   uint32_t count_of(const Value& count, const Value& schema, std::string_view keyword);
   bool is_lone_reference(const Value& schema) const;
@@ -339,7 +339,7 @@ auto Schema::at(const Value& schema, std::string_view keyword, Compile compile) 
     throw SchemaError(error.is_malformed ? ErrorKind::kMalformed : ErrorKind::kUnsupported, error.what(),
                       document_.pointer_to(schema) + "/" + std::string(keyword));
   } catch (engine::LimitError& error) {
-    if (error.place.empty()) error.place = document_.pointer_to(schema) + "/" + std::string(keyword);
+    if (error.pointer.empty()) error.pointer = document_.pointer_to(schema) + "/" + std::string(keyword);
     throw;
   }
 }

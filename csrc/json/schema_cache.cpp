@@ -36,40 +36,40 @@ void SchemaCache::rehearse() {
   json::rehearse(*machine_);
 }
 
-PlacePtr SchemaCache::start() {
+CachedConfigurationPtr SchemaCache::start() {
   Lock lock(*this);
-  return places_.of(Position(*machine_));
+  return configs_.of(Configuration(*machine_));
 }
 
-PlacePtr SchemaCache::after(const Place& place, uint32_t token) {
-  if (place.is_shared()) {
+CachedConfigurationPtr SchemaCache::after(const CachedConfiguration& cached, uint32_t token) {
+  if (cached.is_shared()) {
     engine::LookupLock lock(mutex_);
-    PlacePtr known = places_.after(place, token);
+    CachedConfigurationPtr known = configs_.after(cached, token);
     if (known != nullptr) return known;
   }
   const uint8_t *begin = vocabulary_->begin(token), *end = vocabulary_->end(token);
   if (begin == end) return nullptr;
   Lock lock(*this);
-  PlacePtr next = read(place, begin, end);
-  if (next != nullptr) places_.add_move(place, token, *next);
+  CachedConfigurationPtr next = read(cached, begin, end);
+  if (next != nullptr) configs_.add_move(cached, token, *next);
   return next;
 }
 
-PlacePtr SchemaCache::after(const Place& place, const std::string& bytes) {
+CachedConfigurationPtr SchemaCache::after(const CachedConfiguration& cached, const std::string& bytes) {
   const uint8_t* begin = reinterpret_cast<const uint8_t*>(bytes.data());
   Lock lock(*this);
-  return read(place, begin, begin + bytes.size());
+  return read(cached, begin, begin + bytes.size());
 }
 
-PlacePtr SchemaCache::read(const Place& place, const uint8_t* begin, const uint8_t* end) {
-  Position next = place.position;
+CachedConfigurationPtr SchemaCache::read(const CachedConfiguration& cached, const uint8_t* begin, const uint8_t* end) {
+  Configuration next = cached.config;
   if (!next.read(begin, end) || !next.has_unused()) return nullptr;
-  return places_.of(std::move(next));
+  return configs_.of(std::move(next));
 }
 
-std::string SchemaCache::forced(const Place& place) {
+std::string SchemaCache::forced(const CachedConfiguration& cached) {
   Lock lock(*this);
-  return place.position.forced();
+  return cached.config.forced();
 }
 
 uint64_t SchemaCache::work() {
@@ -84,7 +84,7 @@ size_t SchemaCache::num_states() {
 
 size_t SchemaCache::size_in_bytes() const {
   return machine_->memory_bytes() + store_.memory_bytes() + masks_.size() * kBytesPerKey + suspect_bytes_ +
-         places_.memory_bytes();
+         configs_.memory_bytes();
 }
 
 std::optional<engine::Automaton> SchemaCache::closed(const engine::Limits& limits) try {
@@ -95,10 +95,10 @@ std::optional<engine::Automaton> SchemaCache::closed(const engine::Limits& limit
   return std::nullopt;
 }
 
-// The state on top, or one with the same mask that more positions share: without a
+// The state on top, or one with the same mask that more configurations share: without a
 // maximum length that no token of the vocabulary can reach.
-State SchemaCache::mask_state(const Position& position) {
-  State state = position.state();
+State SchemaCache::mask_state(const Configuration& config) {
+  State state = config.state();
   if (mask_states_.size() <= state) mask_states_.resize(machine_->num_states(), kNoState);
   if (mask_states_[state] == kNoState) {
     mask_states_[state] = machine_->hints().without_far_limits(state, vocabulary_->max_depth());
@@ -108,10 +108,10 @@ State SchemaCache::mask_state(const Position& position) {
 
 // The cache key of a mask: the states from the top of the stack down, as far as masks
 // with the same top have looked so far.
-std::string SchemaCache::key_of(const Position& position, State top) const {
+std::string SchemaCache::key_of(const Configuration& config, State top) const {
   size_t num_frames = top < num_frames_.size() ? num_frames_[top] : 1;
   std::string key(reinterpret_cast<const char*>(&top), sizeof top);
-  const Frame* frame = position.below();
+  const Frame* frame = config.below();
   for (size_t i = 1; i < num_frames; ++i) {
     State state = frame == nullptr ? kNoState : frame->state;
     key.append(reinterpret_cast<const char*>(&state), sizeof state);
@@ -121,8 +121,8 @@ std::string SchemaCache::key_of(const Position& position, State top) const {
   return key;
 }
 
-const SchemaCache::Entry* SchemaCache::known_entry(const Position& position, State top) const {
-  auto found = masks_.find(key_of(position, top));
+const SchemaCache::Entry* SchemaCache::known_entry(const Configuration& config, State top) const {
+  auto found = masks_.find(key_of(config, top));
   return found == masks_.end() ? nullptr : &found->second;
 }
 
@@ -130,18 +130,18 @@ const SchemaCache::Entry* SchemaCache::known_entry(const Position& position, Sta
 // length, or a key that may still become a named one, starts from the mask of a similar
 // state and changes only the tokens that may differ. All others walk through the
 // vocabulary.
-const SchemaCache::Entry& SchemaCache::computed_entry(const Position& position, State top) {
+const SchemaCache::Entry& SchemaCache::computed_entry(const Configuration& config, State top) {
   machine_->schema().budget().restart();
   std::optional<WalkHints::LengthLimit> limit;
   if (!machine_->has_unique_items()) limit = machine_->hints().length_limit(top);  // strings with a limit may run out
   std::optional<State> similar = limit ? limit->without : machine_->hints().state_without_name(top);
   const Entry* base = nullptr;
   if (similar) {
-    base = known_entry(position, *similar);
-    if (base == nullptr) base = &computed_entry(position, *similar);
+    base = known_entry(config, *similar);
+    if (base == nullptr) base = &computed_entry(config, *similar);
     if (base->mask == nullptr) base = nullptr;
   }
-  TokenWalk walk(*machine_, position, top);
+  TokenWalk walk(*machine_, config, top);
   Suspects suspects;
   Conditions conditions;
   bool is_filled = base != nullptr;
@@ -174,19 +174,19 @@ const SchemaCache::Entry& SchemaCache::computed_entry(const Position& position, 
   suspect_bytes_ += (last_.suspects.of_earlier.size() + last_.suspects.of_themselves.size()) * sizeof(uint32_t) +
                     last_.conditions.tokens.size() * sizeof(last_.conditions.tokens[0]) +
                     last_.conditions.all.size() * sizeof(last_.conditions.all[0]);
-  return masks_.emplace(key_of(position, top), last_).first->second;
+  return masks_.emplace(key_of(config, top), last_).first->second;
 }
 
-const engine::Mask* SchemaCache::keep(const Place& place, const engine::Mask* mask) {
-  if (mask != nullptr) place.mask.store(mask, std::memory_order_release);
+const engine::Mask* SchemaCache::keep(const CachedConfiguration& cached, const engine::Mask* mask) {
+  if (mask != nullptr) cached.mask.store(mask, std::memory_order_release);
   return mask;
 }
 
-bool SchemaCache::find_exits(const Position& position, State top, const Entry& entry) {
+bool SchemaCache::find_exits(const Configuration& config, State top, const Entry& entry) {
   auto exits = std::make_shared<Exits>();
   std::vector<std::pair<uint32_t, uint32_t>> nodes;
   machine_->schema().budget().restart();
-  TokenWalk walk(*machine_, position, top);
+  TokenWalk walk(*machine_, config, top);
   walk.list_exits(*vocabulary_, nodes, exits->conditions);
   if (walk.num_looked_at() > num_frames_[top]) {
     num_frames_[top] = uint32_t(walk.num_looked_at());
@@ -210,20 +210,20 @@ bool SchemaCache::find_exits(const Position& position, State top, const Entry& e
   return true;
 }
 
-bool SchemaCache::is_exact(const Position& position, const Entry& entry) {
-  if (position.has_used() || !entry.suspects.of_themselves.empty()) return false;
+bool SchemaCache::is_exact(const Configuration& config, const Entry& entry) {
+  if (config.has_used() || !entry.suspects.of_themselves.empty()) return false;
   if (entry.conditions.tokens.empty()) return true;
-  std::vector<bool> holds = truths(position, entry.conditions);
+  std::vector<bool> holds = truths(config, entry.conditions);
   return std::all_of(entry.conditions.tokens.begin(), entry.conditions.tokens.end(), [&](const auto& token) {
-    return token.second == Conditions::kByReading ? may_follow(position, token.first) : holds[token.second];
+    return token.second == Conditions::kByReading ? may_follow(config, token.first) : holds[token.second];
   });
 }
 
 // The truth of each condition. Conditions that only reading decides count as true here:
 // callers read their tokens.
-std::vector<bool> SchemaCache::truths(const Position& position, const Conditions& conditions) {
-  std::vector<const PastKeys*> names = {&position.names()};  // of each frame, the top first
-  for (const Frame* frame = position.below(); frame != nullptr; frame = frame->below.get()) {
+std::vector<bool> SchemaCache::truths(const Configuration& config, const Conditions& conditions) {
+  std::vector<const PastKeys*> names = {&config.names()};  // of each frame, the top first
+  for (const Frame* frame = config.below(); frame != nullptr; frame = frame->below.get()) {
     names.push_back(&names_of(frame->memory.get()));
   }
   std::vector<bool> holds(conditions.all.size(), true);
@@ -234,86 +234,86 @@ std::vector<bool> SchemaCache::truths(const Position& position, const Conditions
   return holds;
 }
 
-bool SchemaCache::may_follow(const Position& position, uint32_t token) {
-  Position next = position;
+bool SchemaCache::may_follow(const Configuration& config, uint32_t token) {
+  Configuration next = config;
   return next.read(vocabulary_->begin(token), vocabulary_->end(token)) && next.has_unused();
 }
 
-void SchemaCache::forbid_past_names(const Position& position, const Conditions& conditions, engine::MaskRow& row) {
-  std::vector<bool> holds = truths(position, conditions);
+void SchemaCache::forbid_past_names(const Configuration& config, const Conditions& conditions, engine::MaskRow& row) {
+  std::vector<bool> holds = truths(config, conditions);
   for (auto [token, condition] : conditions.tokens) {
     if (!row.allows(token)) continue;
-    bool is_allowed = condition == Conditions::kByReading ? may_follow(position, token) : holds[condition];
+    bool is_allowed = condition == Conditions::kByReading ? may_follow(config, token) : holds[condition];
     row.set(token, is_allowed);
   }
 }
 
-std::vector<State> SchemaCache::control_state(const Place& place) {
+std::vector<State> SchemaCache::control_state(const CachedConfiguration& cached) {
   Lock lock(*this);
-  State top = mask_state(place.position);
-  if (known_entry(place.position, top) == nullptr) computed_entry(place.position, top);
-  std::string key = key_of(place.position, top);
+  State top = mask_state(cached.config);
+  if (known_entry(cached.config, top) == nullptr) computed_entry(cached.config, top);
+  std::string key = key_of(cached.config, top);
   std::vector<State> states(key.size() / sizeof(State));
   std::memcpy(states.data(), key.data(), key.size());
   return states;
 }
 
-bool SchemaCache::has_mask(const Place& place) {
-  if (place.mask.load(std::memory_order_acquire) != nullptr) return true;
-  if (place.position.has_used()) return false;
+bool SchemaCache::has_mask(const CachedConfiguration& cached) {
+  if (cached.mask.load(std::memory_order_acquire) != nullptr) return true;
+  if (cached.config.has_used()) return false;
   Lock lock(*this);
-  const Entry* known = known_entry(place.position, mask_state(place.position));
-  return known != nullptr && is_exact(place.position, *known) && keep(place, known->mask) != nullptr;
+  const Entry* known = known_entry(cached.config, mask_state(cached.config));
+  return known != nullptr && is_exact(cached.config, *known) && keep(cached, known->mask) != nullptr;
 }
 
-bool SchemaCache::fill(const Place& place, engine::MaskRow& row) {
-  const engine::Mask* known = place.mask.load(std::memory_order_acquire);
+bool SchemaCache::fill(const CachedConfiguration& cached, engine::MaskRow& row) {
+  const engine::Mask* known = cached.mask.load(std::memory_order_acquire);
   if (known != nullptr) {
     store_.expand(*known, row);
     return !known->is_empty();
   }
   Lock lock(*this);
-  const Entry& entry = entry_of(place.position, mask_state(place.position));
-  bool allows_any = fill_row(place.position, entry, row);
-  if (!depends_on_position(place.position, entry)) {
-    keep(place, entry.mask);
-  } else if (place.is_shared()) {
-    keep(place, store_.add(row.words()));
+  const Entry& entry = entry_of(cached.config, mask_state(cached.config));
+  bool allows_any = fill_row(cached.config, entry, row);
+  if (!depends_on_config(cached.config, entry)) {
+    keep(cached, entry.mask);
+  } else if (cached.is_shared()) {
+    keep(cached, store_.add(row.words()));
   }
   return allows_any;
 }
 
-bool SchemaCache::fill_row(const Position& position, uint32_t* words) {
+bool SchemaCache::fill_row(const Configuration& config, uint32_t* words) {
   engine::MaskRow row(words, row_.size());
-  return fill_row(position, entry_of(position, mask_state(position)), row);
+  return fill_row(config, entry_of(config, mask_state(config)), row);
 }
 
-bool SchemaCache::fill_row(const Position& position, const Entry& entry, engine::MaskRow& row) {
+bool SchemaCache::fill_row(const Configuration& config, const Entry& entry, engine::MaskRow& row) {
   if (entry.mask == nullptr) {
     std::copy(row_.begin(), row_.end(), row.overwrite());
   } else {
     store_.expand(*entry.mask, row);
   }
-  if (!entry.conditions.tokens.empty()) forbid_past_names(position, entry.conditions, row);
-  if (position.has_used() || !entry.suspects.of_themselves.empty()) forbid_used(position, entry.suspects, row);
-  if (entry.mask != nullptr && !depends_on_position(position, entry)) return !entry.mask->is_empty();
+  if (!entry.conditions.tokens.empty()) forbid_past_names(config, entry.conditions, row);
+  if (config.has_used() || !entry.suspects.of_themselves.empty()) forbid_used(config, entry.suspects, row);
+  if (entry.mask != nullptr && !depends_on_config(config, entry)) return !entry.mask->is_empty();
   return row.allows_any();
 }
 
 // Takes tokens out of a row that would repeat a key or an item, or after which only
 // used ones could follow. Reads each suspect that the row allows, unless the item is
 // certainly new.
-void SchemaCache::forbid_used(const Position& position, const Suspects& suspects, engine::MaskRow& row) {
+void SchemaCache::forbid_used(const Configuration& config, const Suspects& suspects, engine::MaskRow& row) {
   machine_->schema().budget().restart();
-  bool remembers = position.has_used();
-  const Frame* item = position.below() == nullptr ? nullptr : position.below()->item;
+  bool remembers = config.has_used();
+  const Frame* item = config.below() == nullptr ? nullptr : config.below()->item;
   bool is_in_item = item != nullptr && !machine_->counts().is_tight(item->state) &&
                     (item->below == nullptr || item->below->item == nullptr);
-  bool is_in_string = is_in_item && machine_->is_in_string(position.state());
+  bool is_in_string = is_in_item && machine_->is_in_string(config.state());
   // True if the item certainly differs from the earlier ones after the token.
   auto is_new_item = [&](uint32_t token) {
-    if (position.is_new_item()) return true;
-    TextSet::Cursor begin = position.used_begin();
+    if (config.is_new_item()) return true;
+    TextSet::Cursor begin = config.used_begin();
     for (const uint8_t* byte = vocabulary_->begin(token); byte < vocabulary_->end(token); ++byte) {
       begin.read(*byte);
       if (begin.is_dead()) return true;
@@ -333,14 +333,14 @@ void SchemaCache::forbid_used(const Position& position, const Suspects& suspects
                                        suspects.of_themselves[num_of_themselves] == token);
     num_of_themselves += is_of_itself;
     if (!row.allows(token)) continue;
-    bool is_for_item = !is_of_itself && (is_in_string || (is_in_item && position.is_new_item()));
+    bool is_for_item = !is_of_itself && (is_in_string || (is_in_item && config.is_new_item()));
     if (is_for_item && is_new_item(token) && !may_complete_key(token)) continue;
-    if (!are_rivals_prepared) position.prepare_rivals();
+    if (!are_rivals_prepared) config.prepare_rivals();
     are_rivals_prepared = true;
-    if (!may_follow(position, token)) row.set(token, false);
+    if (!may_follow(config, token)) row.set(token, false);
   }
-  bool is_key = machine_->memory(position.state()) == MemoryKind::kInsideKey;
-  if (!is_key || position.memory()->used == nullptr) return;
+  bool is_key = machine_->memory(config.state()) == MemoryKind::kInsideKey;
+  if (!is_key || config.memory()->used == nullptr) return;
   // Walks the used keys through the vocabulary trie. A key has one spelling, so each
   // token that completes a used key is forbidden.
   const std::vector<VocabularyTrie::Node>& nodes = vocabulary_->nodes();
@@ -356,7 +356,7 @@ void SchemaCache::forbid_used(const Position& position, const Suspects& suspects
       if (child != VocabularyTrie::kNone) self(self, next, child);
     });
   };
-  follow(follow, position.used_begin(), VocabularyTrie::kRoot);
+  follow(follow, config.used_begin(), VocabularyTrie::kRoot);
 }
 
 }  // namespace structout::json

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/step_budget_lock.h"
-#include "json/places.h"
+#include "json/configuration_table.h"
 #include "json/token_walk.h"
 #include "masks/mask_store.h"
 
@@ -35,28 +35,29 @@ class SchemaCache {
   // See json::rehearse().
   void rehearse();
 
-  PlacePtr start();
+  CachedConfigurationPtr start();
 
-  // The place after a token or bytes. Null if they are not allowed. From a place that
-  // texts share, a token that one of them has taken before costs a lookup.
-  PlacePtr after(const Place& place, uint32_t token);
-  PlacePtr after(const Place& place, const std::string& bytes);
-  std::string forced(const Place& place);
+  // The configuration after a token or bytes. Null if they are not allowed. From a
+  // configuration that texts share, a token that one of them has taken before costs a
+  // lookup.
+  CachedConfigurationPtr after(const CachedConfiguration& cached, uint32_t token);
+  CachedConfigurationPtr after(const CachedConfiguration& cached, const std::string& bytes);
+  std::string forced(const CachedConfiguration& cached);
 
   // Fills the mask of the tokens that may follow, without stop tokens. Returns false if
   // there are none.
-  bool fill(const Place& place, engine::MaskRow& row);
-  bool fill(const Place& place, uint32_t* words) {
+  bool fill(const CachedConfiguration& cached, engine::MaskRow& row);
+  bool fill(const CachedConfiguration& cached, uint32_t* words) {
     engine::MaskRow row(words, vocabulary_->row_words());
-    return fill(place, row);
+    return fill(cached, row);
   }
 
-  // The states that the mask of a place depends on: the top of the stack, then the
+  // The states that the mask of a configuration depends on: the top of the stack, then the
   // frames below it that the mask looks at.
-  std::vector<State> control_state(const Place& place);
+  std::vector<State> control_state(const CachedConfiguration& cached);
 
-  // True if fill() is cheap: the mask is stored, and exact for the place.
-  bool has_mask(const Place& place);
+  // True if fill() is cheap: the mask is stored, and exact for the configuration.
+  bool has_mask(const CachedConfiguration& cached);
 
   const std::vector<std::string>& annotations() const { return machine_->schema().annotations(); }
   uint32_t num_masks() const { return store_.size(); }
@@ -100,40 +101,40 @@ class SchemaCache {
     Conditions conditions;
   };
 
-  PlacePtr read(const Place& place, const uint8_t* begin, const uint8_t* end);
-  bool fill_row(const Position& position, uint32_t* words);
-  bool fill_row(const Position& position, const Entry& entry, engine::MaskRow& row);
-  State mask_state(const Position& position);
-  std::string key_of(const Position& position, State top) const;
-  const Entry* known_entry(const Position& position, State top) const;
-  const Entry& computed_entry(const Position& position, State top);
-  const Entry& entry_of(const Position& position, State top) {
-    const Entry* known = known_entry(position, top);
-    return known != nullptr ? *known : computed_entry(position, top);
+  CachedConfigurationPtr read(const CachedConfiguration& cached, const uint8_t* begin, const uint8_t* end);
+  bool fill_row(const Configuration& config, uint32_t* words);
+  bool fill_row(const Configuration& config, const Entry& entry, engine::MaskRow& row);
+  State mask_state(const Configuration& config);
+  std::string key_of(const Configuration& config, State top) const;
+  const Entry* known_entry(const Configuration& config, State top) const;
+  const Entry& computed_entry(const Configuration& config, State top);
+  const Entry& entry_of(const Configuration& config, State top) {
+    const Entry* known = known_entry(config, top);
+    return known != nullptr ? *known : computed_entry(config, top);
   }
   // Finds the exits of an entry. Returns false if the walk has looked at more of the
   // stack than cache keys with this top hold; from then on they hold more.
-  bool find_exits(const Position& position, State top, const Entry& entry);
-  // True if the mask of the entry is exact for the position: no keys or items to
+  bool find_exits(const Configuration& config, State top, const Entry& entry);
+  // True if the mask of the entry is exact for the configuration: no keys or items to
   // compare with, no token that may repeat itself, and all conditions hold.
-  bool is_exact(const Position& position, const Entry& entry);
-  // True if the mask of the entry may need corrections for the position: for used keys
+  bool is_exact(const Configuration& config, const Entry& entry);
+  // True if the mask of the entry may need corrections for the configuration: for used keys
   // and items, for tokens that may repeat themselves, or for names that have come.
-  static bool depends_on_position(const Position& position, const Entry& entry) {
-    return position.has_used() || !entry.suspects.of_themselves.empty() || !entry.conditions.tokens.empty();
+  static bool depends_on_config(const Configuration& config, const Entry& entry) {
+    return config.has_used() || !entry.suspects.of_themselves.empty() || !entry.conditions.tokens.empty();
   }
-  // Stores the mask in the place, unless it is null. Returns it.
-  static const engine::Mask* keep(const Place& place, const engine::Mask* mask);
-  std::vector<bool> truths(const Position& position, const Conditions& conditions);
-  bool may_follow(const Position& position, uint32_t token);
-  void forbid_past_names(const Position& position, const Conditions& conditions, engine::MaskRow& row);
-  void forbid_used(const Position& position, const Suspects& suspects, engine::MaskRow& row);
+  // Stores the mask in the cached configuration, unless it is null. Returns it.
+  static const engine::Mask* keep(const CachedConfiguration& cached, const engine::Mask* mask);
+  std::vector<bool> truths(const Configuration& config, const Conditions& conditions);
+  bool may_follow(const Configuration& config, uint32_t token);
+  void forbid_past_names(const Configuration& config, const Conditions& conditions, engine::MaskRow& row);
+  void forbid_used(const Configuration& config, const Suspects& suspects, engine::MaskRow& row);
 
   std::unique_ptr<Machine> machine_;
   std::shared_ptr<const engine::VocabularyTrie> vocabulary_;
   engine::MaskStore store_;
   std::mutex mutex_;  // guards the machine and what follows
-  Places places_;
+  ConfigurationTable configs_;
   std::vector<State> mask_states_;    // for each state: mask_state(), or kNoState
   std::vector<uint32_t> num_frames_;  // for each state: frames that masks with it on top look at, itself included
   std::unordered_map<std::string, Entry> masks_;

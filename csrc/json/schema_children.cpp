@@ -17,7 +17,7 @@ class SchemaWriter {
  public:
   SchemaWriter(const Document& document, const Formats& formats) : document_(document), formats_(formats) {}
 
-  // Returns false if the meaning of the schema depends on its place (an identifier, a
+  // Returns false if the meaning of the schema depends on its pointer (an identifier, a
   // dynamic reference, an unknown format), or if the text gets long.
   bool write(const Value& schema) {
     if (!schema.is_object()) return write_value(schema);
@@ -41,7 +41,7 @@ class SchemaWriter {
 
   bool write_keyword(const Value& schema, const std::string& keyword, const Value& value, int draft) {
     if (keyword == "$ref" && value.is_string()) return write_reference(document_.referred(schema, value.text));
-    // Schema::annotations() lists unknown formats with their places.
+    // Schema::annotations() lists unknown formats with their pointers.
     bool is_unknown = keyword == "format" && formats_.by_name.count(value.text) == 0;
     if (is_unknown || keyword == "id" || keyword[0] == '$') return false;
     switch (subschema_form(keyword, draft)) {

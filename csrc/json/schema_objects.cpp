@@ -28,8 +28,8 @@ Formula Schema::keys_named(const std::vector<uint32_t>& names) {
   return texts.empty() ? kNever : texts_.exact_strings(std::move(texts));
 }
 
-Formula Schema::keys_matching(const std::string& pattern, const Value& schema, const std::string& place) {
-  return at(schema, place, [&] { return texts_.strings_matching(pattern); });
+Formula Schema::keys_matching(const std::string& pattern, const Value& schema, const std::string& pointer) {
+  return at(schema, pointer, [&] { return texts_.strings_matching(pattern); });
 }
 
 Formula Schema::for_keys(Formula keys, Formula child) {

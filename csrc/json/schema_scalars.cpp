@@ -174,9 +174,9 @@ void Schema::add_string(const Value& schema, std::vector<Formula>& all) {
              options_.refused_formats.end()) {
     refuse(schema, "format", "the format " + format->text + " is not enforced");
   } else {
-    std::string place = document_.pointer_to(schema) + "/format";  // maybe met in another reading before
-    bool is_known = std::find(annotations_.begin(), annotations_.end(), place) != annotations_.end();
-    if (!is_known) annotations_.push_back(std::move(place));
+    std::string pointer = document_.pointer_to(schema) + "/format";  // maybe met in another reading before
+    bool is_known = std::find(annotations_.begin(), annotations_.end(), pointer) != annotations_.end();
+    if (!is_known) annotations_.push_back(std::move(pointer));
   }
 }
 

@@ -31,10 +31,10 @@ engine::Automaton with_exponent(const std::string& exponent) {
 // scientific_numbers() rejects, so callers intersect the two.
 class ScientificComparison {
  public:
-  enum class Place : uint8_t { kStart, kSign, kWhole, kPoint, kFraction, kE, kExponentSign, kExponent };
+  enum class Phase : uint8_t { kStart, kSign, kWhole, kPoint, kFraction, kE, kExponentSign, kExponent };
 
   struct State {
-    Place place = Place::kStart;
+    Phase phase = Phase::kStart;
     bool is_negative = false;
     uint32_t position = 0;  // in the digits of the bound
     uint32_t digits = kEqual;
@@ -42,7 +42,7 @@ class ScientificComparison {
     uint32_t exponent = kEqual;        // of the absolute values; of the exponents if their signs differ
 
     uint64_t key() const {
-      return uint64_t(position) << 32 | num_exponent_digits << 16 | uint32_t(place) << 8 | digits << 5 | exponent << 2 |
+      return uint64_t(position) << 32 | num_exponent_digits << 16 | uint32_t(phase) << 8 | digits << 5 | exponent << 2 |
              uint32_t(is_negative);
     }
   };
@@ -55,41 +55,41 @@ class ScientificComparison {
 
   std::optional<State> next(State state, char byte) const {
     bool is_digit = byte >= '0' && byte <= '9';
-    switch (state.place) {
-      case Place::kStart:
+    switch (state.phase) {
+      case Phase::kStart:
         if (byte != '-') break;
-        return State{Place::kSign, true};
-      case Place::kPoint:
-      case Place::kFraction:
+        return State{Phase::kSign, true};
+      case Phase::kPoint:
+      case Phase::kFraction:
         if (!is_digit) break;
-        return with_digit(state, byte, Place::kFraction);
-      case Place::kWhole:
+        return with_digit(state, byte, Phase::kFraction);
+      case Phase::kWhole:
         if (byte != '.') break;
-        state.place = Place::kPoint;
+        state.phase = Phase::kPoint;
         return state;
-      case Place::kE:
+      case Phase::kE:
         if (byte != '+' && byte != '-') return std::nullopt;
         return with_exponent_sign(state, byte == '-');
-      case Place::kExponentSign:
-      case Place::kExponent:
+      case Phase::kExponentSign:
+      case Phase::kExponent:
         return is_digit ? std::optional(with_exponent_digit(state, byte)) : std::nullopt;
       default:
         break;
     }
-    bool is_before_digits = state.place == Place::kStart || state.place == Place::kSign;
+    bool is_before_digits = state.phase == Phase::kStart || state.phase == Phase::kSign;
     if (is_before_digits) {
-      return is_digit && byte != '0' ? std::optional(with_digit(state, byte, Place::kWhole)) : std::nullopt;
+      return is_digit && byte != '0' ? std::optional(with_digit(state, byte, Phase::kWhole)) : std::nullopt;
     }
-    if (byte != 'e' || state.place == Place::kPoint) return std::nullopt;
+    if (byte != 'e' || state.phase == Phase::kPoint) return std::nullopt;
     // The bound has digits left, and they are not all zeros.
     if (state.digits == kEqual && state.position < digits_.size()) state.digits = kLess;
     state.position = 0;
-    state.place = Place::kE;
+    state.phase = Phase::kE;
     return state;
   }
 
   bool accepts(const State& state) const {
-    if (state.place != Place::kExponent) return false;
+    if (state.phase != Phase::kExponent) return false;
     uint32_t ordering = exponent_ordering(state);
     if (ordering == kEqual) ordering = state.digits;
     if (digits_.empty()) ordering = kGreater;  // the bound is 0
@@ -101,8 +101,8 @@ class ScientificComparison {
     return digit < other ? kLess : digit == other ? kEqual : kGreater;
   }
 
-  State with_digit(State state, char digit, Place place) const {
-    state.place = place;
+  State with_digit(State state, char digit, Phase phase) const {
+    state.phase = phase;
     if (state.digits != kEqual) return state;
     bool has_ended = state.position == digits_.size();
     state.digits = ordering(digit, has_ended ? '0' : digits_[state.position]);
@@ -111,14 +111,14 @@ class ScientificComparison {
   }
 
   State with_exponent_sign(State state, bool is_below) const {
-    state.place = Place::kExponentSign;
+    state.phase = Phase::kExponentSign;
     if (is_below != (bound_exponent_ < 0)) state.exponent = is_below ? kLess : kGreater;
     if (state.exponent != kEqual) state.num_exponent_digits = kDecided;
     return state;
   }
 
   State with_exponent_digit(State state, char digit) const {
-    state.place = Place::kExponent;
+    state.phase = Phase::kExponent;
     bool is_leading_zero = state.num_exponent_digits == 0 && digit == '0';
     if (state.num_exponent_digits == kDecided || is_leading_zero) return state;
     uint32_t& count = state.num_exponent_digits;

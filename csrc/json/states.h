@@ -78,7 +78,7 @@ struct AfterItem {
 using StateContents = std::variant<TextEnd, BeforeValue, InLiteral, InString, InNumber, ObjectStart, BeforeKey, InKey,
                                    AfterKey, WaitingForMember, AfterMember, ArrayStart, WaitingForItem, AfterItem>;
 
-// The kind of memory that a position needs beside a state, because keys and items must
+// The kind of memory that a configuration needs beside a state, because keys and items must
 // differ from earlier ones.
 enum class MemoryKind : uint8_t {
   kNone,
@@ -88,7 +88,7 @@ enum class MemoryKind : uint8_t {
   kInsideItem,  // waiting for an item
 };
 
-// Equal contents get one number (hash-consing), so positions compare states by number.
+// Equal contents get one number (hash-consing), so configurations compare states by number.
 class StateTable {
  public:
   // Returns the number of the contents, and true if it is new.

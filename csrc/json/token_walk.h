@@ -1,4 +1,4 @@
-// TokenWalk: computes the mask of the tokens that may follow a position, by a walk
+// TokenWalk: computes the mask of the tokens that may follow a configuration, by a walk
 // through the vocabulary trie.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "json/position.h"
+#include "json/configuration.h"
 #include "masks/vocabulary.h"
 
 namespace structout::json {
@@ -48,9 +48,9 @@ struct Conditions {
   }
 };
 
-// Follows tokens from the states of a position, but without the keys and items that it
+// Follows tokens from the states of a configuration, but without the keys and items that it
 // remembers: tokens that depend on those become suspects, or get conditions. So a mask
-// serves all positions with the same states.
+// serves all configurations with the same states.
 //
 // Tokens share their first bytes in the trie, so a node is followed once for all tokens
 // below it, and a byte that is not allowed cuts all of them off. Subtrees are allowed
@@ -65,9 +65,9 @@ class TokenWalk {
 
  public:
   // `top`: the state that replaces the one on top (see SchemaCache::mask_state()).
-  TokenWalk(Machine& machine, const Position& position, State top) : machine_(machine) {
+  TokenWalk(Machine& machine, const Configuration& config, State top) : machine_(machine) {
     frames_.push_back({top, 1, 0, 0});
-    for (const Frame* frame = position.below(); frame != nullptr; frame = frame->below.get()) {
+    for (const Frame* frame = config.below(); frame != nullptr; frame = frame->below.get()) {
       auto number = uint32_t(frames_.size());
       frames_.push_back({frame->state, number + 1, 0, number});
     }

@@ -1,6 +1,6 @@
 // UsedValues: the keys of an object or the items of an array that have come and must not
 // come again. Sets are persistent: a new one shares its nodes with the one before, so
-// positions keep theirs for rollback and drafts at little cost.
+// configurations keep theirs for rollback and drafts at little cost.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 namespace structout::json {
 
 // An immutable set of texts, as a radix tree: the label of a node is what all texts below
-// it have in common at that place.
+// it have in common there.
 class TextSet {
   struct Node {
     std::string label;
@@ -26,7 +26,7 @@ class TextSet {
   using Link = std::shared_ptr<const Node>;
 
  public:
-  // A place in the set that a text leads to byte by byte. It is valid as long as the set.
+  // A point in the tree that a text leads to byte by byte. It is valid as long as the set.
   class Cursor {
    public:
     Cursor() = default;

@@ -37,7 +37,7 @@ class ValueCounts {
 
   // values() counts the values that the innermost array, object or scalar can still become
   // from a state. values_after() does so for a state that waits for a value, once that
-  // value is complete. `names`: the positions of the names that have come. `num_items`: the
+  // value is complete. `names`: the indices of the names that have come. `num_items`: the
   // number of items that an array whose items differ has then, or kUnknownItems.
   Count values(State state, const PastKeys& names = {}, size_t num_items = kUnknownItems);
   Count values_after(State waiting, const PastKeys& names, size_t num_items = kUnknownItems);

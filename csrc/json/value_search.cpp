@@ -34,9 +34,9 @@ std::array<uint8_t, 256> bytes_in_order() {
 
 const std::array<uint8_t, 256> kBytes = bytes_in_order();
 
-size_t depth_of(const Position& position) {
+size_t depth_of(const Configuration& config) {
   size_t depth = 0;
-  for (const Frame* frame = position.below(); frame != nullptr; frame = frame->below.get()) ++depth;
+  for (const Frame* frame = config.below(); frame != nullptr; frame = frame->below.get()) ++depth;
   return depth;
 }
 
@@ -46,20 +46,20 @@ class ValueSearch {
   // After `max_reads` bytes the search gives up, and claims to have found a text.
   explicit ValueSearch(Machine& machine, uint64_t max_reads = kMaxReads) : machine_(machine), max_reads_(max_reads) {}
 
-  // Calls is_found(position, text after the start) for each text until it says true.
+  // Calls is_found(config, text after the start) for each text until it says true.
   template <typename IsFound>
-  bool find(const Position& start, IsFound&& is_found) {
-    return find(start, is_found, [](const Position&) { return false; });
+  bool find(const Configuration& start, IsFound&& is_found) {
+    return find(start, is_found, [](const Configuration&) { return false; });
   }
 
-  // Does not go on from positions that are hopeless.
+  // Does not go on from configurations that are hopeless.
   template <typename IsFound, typename IsHopeless>
-  bool find(const Position& start, IsFound&& is_found, IsHopeless&& is_hopeless) {
+  bool find(const Configuration& start, IsFound&& is_found, IsHopeless&& is_hopeless) {
     std::vector<Step> path = {{start}};
     uint64_t num_reads = 0;
     while (!path.empty()) {
       Step& step = path.back();
-      State state = step.position.state();
+      State state = step.config.state();
       bool is_inside = machine_.is_in_string(state) || machine_.is_key(state);
       if (step.next == 256) {
         // A space is needed only where nothing else may follow.
@@ -79,8 +79,8 @@ class ValueSearch {
         machine_.schema().budget().spend(kStepsPerRead);
         if (!enter(path, byte)) continue;
       }
-      if (is_found(path.back().position, text_)) return true;
-      if (is_hopeless(path.back().position)) {
+      if (is_found(path.back().config, text_)) return true;
+      if (is_hopeless(path.back().config)) {
         path.pop_back();
         text_.pop_back();
       }
@@ -95,7 +95,7 @@ class ValueSearch {
     bool is_free = false;
   };
   struct Step {
-    Position position;
+    Configuration config;
     int next = 0;  // byte, in order
     bool has_gone_on = false, has_tried_space = false;
     size_t key_begin = kUnknown;     // in the text
@@ -103,20 +103,20 @@ class ValueSearch {
   };
 
   bool enter(std::vector<Step>& path, uint8_t byte) {
-    Step next = {path.back().position};
-    bool was_key = machine_.is_key(next.position.state());
-    bool was_free = was_key && byte == '"' && machine_.ends_free_key(next.position.state());
-    if (!next.position.read(byte)) return false;
+    Step next = {path.back().config};
+    bool was_key = machine_.is_key(next.config.state());
+    bool was_free = was_key && byte == '"' && machine_.ends_free_key(next.config.state());
+    if (!next.config.read(byte)) return false;
     path.back().has_gone_on = true;
     next.key_begin = path.back().key_begin;
     next.keys = path.back().keys;
-    bool is_key = machine_.is_key(next.position.state());
-    size_t depth = depth_of(next.position);
+    bool is_key = machine_.is_key(next.config.state());
+    size_t depth = depth_of(next.config);
     next.keys.resize(depth + 1);
     if (is_key && !was_key) next.key_begin = text_.size() + 1;
     // A free key may have any length, so none is begun before the names that must come.
     bool is_begun_here = (is_key || was_free) && next.key_begin != kUnknown;
-    if (is_begun_here && machine_.lacks_names(next.position.state(), next.position.names())) return false;
+    if (is_begun_here && machine_.lacks_names(next.config.state(), next.config.names())) return false;
     if (was_key && !is_key) {
       bool is_known = next.key_begin != kUnknown;
       LastKey key = {next.key_begin, is_known ? text_.size() - next.key_begin : 0, was_free};
@@ -145,15 +145,15 @@ class ValueSearch {
 
 }  // namespace
 
-// Used values, and the scarce ones of tight arrays, decide which positions are followed. So
-// the search ends: each value that it completes in vain is a used one, and these are
-// finitely many.
-bool can_complete(const Position& position, const Frame* item) {
-  Machine& machine = position.machine();
+// Used values, and the scarce ones of tight arrays, decide which configurations are
+// followed. So the search ends: each value that it completes in vain is a used one, and
+// these are finitely many.
+bool can_complete(const Configuration& config, const Frame* item) {
+  Machine& machine = config.machine();
   bool is_tight = false;  // one of the arrays, so that it matters which value is completed
   std::unordered_set<std::string> seen;
-  Position::Outlook outlook = Position::Outlook::kUnknown;
-  auto is_found = [&](const Position& next, const std::string&) {
+  Configuration::Outlook outlook = Configuration::Outlook::kUnknown;
+  auto is_found = [&](const Configuration& next, const std::string&) {
     is_tight = false;
     const Frame* frame = next.below();
     for (; frame != nullptr && frame != item; frame = frame->below.get()) {
@@ -162,32 +162,32 @@ bool can_complete(const Position& position, const Frame* item) {
     if (frame == nullptr) return true;
     is_tight = is_tight || machine.counts().is_tight(item->state);
     outlook = next.outlook(*item);
-    return outlook == Position::Outlook::kLive;
+    return outlook == Configuration::Outlook::kLive;
   };
-  auto is_hopeless = [&](const Position& next) {
-    if (outlook == Position::Outlook::kDead) return true;
+  auto is_hopeless = [&](const Configuration& next) {
+    if (outlook == Configuration::Outlook::kDead) return true;
     return is_tight && !seen.insert(next.key_within(*item)).second;
   };
-  return ValueSearch(machine, UINT64_MAX).find(position, is_found, is_hopeless);
+  return ValueSearch(machine, UINT64_MAX).find(config, is_found, is_hopeless);
 }
 
-std::optional<std::string> some_completion(const Position& position) {
-  if (position.is_complete()) return "";
+std::optional<std::string> some_completion(const Configuration& config) {
+  if (config.is_complete()) return "";
   std::optional<std::string> completion;
-  ValueSearch(position.machine()).find(position, [&](const Position& next, const std::string& text) {
+  ValueSearch(config.machine()).find(config, [&](const Configuration& next, const std::string& text) {
     if (next.is_complete()) completion = text;
     return completion.has_value();
   });
   return completion;
 }
 
-// Breadth first: reads all bytes at all positions of one length after the other. Equal
-// positions are followed once, unless they remember texts.
-std::optional<std::string> short_completion(const Position& start) {
+// Breadth first: reads all bytes at all configurations of one length after the other. Equal
+// configurations are followed once, unless they remember texts.
+std::optional<std::string> short_completion(const Configuration& start) {
   std::optional<std::string> some = some_completion(start);
   if (!some || some->size() < 2) return some;
   struct Step {
-    Position position;
+    Configuration config;
     size_t before;
     uint8_t byte;
   };
@@ -197,10 +197,10 @@ std::optional<std::string> short_completion(const Position& start) {
   uint64_t num_reads = 0;
   for (size_t at = 0, end = 1, length = 1; at < steps.size() && length < some->size(); ++at) {
     for (uint32_t byte = 0; byte < 256; ++byte) {
-      if (machine.action(steps[at].position.state(), uint8_t(byte)).kind == Action::kFail) continue;
+      if (machine.action(steps[at].config.state(), uint8_t(byte)).kind == Action::kFail) continue;
       if (++num_reads > kMaxShortestReads) return some;
       machine.schema().budget().spend(kStepsPerRead);
-      Position next = steps[at].position;
+      Configuration next = steps[at].config;
       if (!next.read(uint8_t(byte))) continue;
       if (next.is_complete()) {
         std::string text(1, char(byte));
@@ -209,7 +209,7 @@ std::optional<std::string> short_completion(const Position& start) {
       }
       if (!next.remembers_text()) {
         std::vector<size_t>& others = seen[next.state()];
-        auto is_equal = [&](size_t other) { return steps[other].position.equals(next); };
+        auto is_equal = [&](size_t other) { return steps[other].config.equals(next); };
         if (std::any_of(others.begin(), others.end(), is_equal)) continue;
         others.push_back(steps.size());
       }
@@ -225,8 +225,8 @@ std::optional<std::string> short_completion(const Position& start) {
 
 size_t num_different_values(Machine& machine, State start, size_t max) {
   std::set<std::string> values;
-  ValueSearch(machine).find(Position(machine, start), [&](const Position& position, const std::string& text) {
-    if (position.is_complete()) values.insert(canonical(parse_value(text)));
+  ValueSearch(machine).find(Configuration(machine, start), [&](const Configuration& config, const std::string& text) {
+    if (config.is_complete()) values.insert(canonical(parse_value(text)));
     return values.size() >= max;
   });
   return values.size();

@@ -1,24 +1,25 @@
-// Searches for values that complete a position.
+// Searches for values that complete a configuration.
 #pragma once
 
 #include <cstddef>
 #include <optional>
 #include <string>
 
-#include "json/position.h"
+#include "json/configuration.h"
 
 namespace structout::json {
 
 // True if the item that a frame waits for can be completed so that it differs from the
 // earlier ones, in the array around it and in those inside of it. A search without a limit
-// on its bytes, for positions that counts cannot decide (Position::outlook()).
-bool can_complete(const Position& position, const Frame* item);
+// on its bytes, for configurations that counts cannot decide (Configuration::outlook()).
+bool can_complete(const Configuration& config, const Frame* item);
 
-// Bytes that complete the text of a position, without spaces. None if none are found soon.
-std::optional<std::string> some_completion(const Position& position);
+// Bytes that complete the text of a configuration, without spaces. None if none are found
+// soon.
+std::optional<std::string> some_completion(const Configuration& config);
 
 // As some_completion(), but a shortest completion if a search breadth first finds it soon.
-std::optional<std::string> short_completion(const Position& position);
+std::optional<std::string> short_completion(const Configuration& config);
 
 // Counts the different values that go on from a state without a stack, up to `max`. Fewer
 // if the search gives up.

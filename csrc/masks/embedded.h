@@ -14,29 +14,29 @@
 
 namespace structout::engine {
 
-// A position inside an embedded text, after its first byte. Reading on gives a new one;
-// see EmbeddedCache::after.
-class EmbeddedPosition {
+// The configuration inside an embedded text, after its first byte. Reading on gives a new
+// one; see EmbeddedCache::after.
+class EmbeddedConfiguration {
  public:
-  virtual ~EmbeddedPosition() = default;
+  virtual ~EmbeddedConfiguration() = default;
 };
 
-using PositionPtr = std::shared_ptr<const EmbeddedPosition>;
+using ConfigurationPtr = std::shared_ptr<const EmbeddedConfiguration>;
 
 using ByteSet = std::bitset<256>;
 
-// The effect of all tokens from a position: those that stay inside the embedded text,
+// The effect of all tokens from a configuration: those that stay inside the embedded text,
 // and those that leave it.
 struct EmbeddedView {
   static constexpr uint32_t kNoEntry = UINT32_MAX;
 
   // The tokens whose bytes all belong to the embedded text. Null if they depend on what
-  // the position remembers, for example on the keys that an object has already, or if
+  // the configuration remembers, for example on the keys that an object has already, or if
   // they are not stored.
   const Mask* mask = nullptr;
 
-  // A cache key: positions of the same entry have equal masks and, for equal followers,
-  // equal `exits`. kNoEntry if nothing is cached for the position.
+  // A cache key: configurations of the same entry have equal masks and, for equal
+  // followers, equal `exits`. kNoEntry if nothing is cached for the configuration.
   uint32_t entry = kNoEntry;
 
   // Lists of nodes of the vocabulary's trie after which the text may end inside a
@@ -45,7 +45,7 @@ struct EmbeddedView {
   uint64_t counting_exits = 0;
 
   // More such nodes, which are not part of the entry. They may depend on what the
-  // position remembers.
+  // configuration remembers.
   std::vector<uint32_t> own_exits;
 };
 
@@ -53,7 +53,7 @@ struct EmbeddedView {
 // for threads by itself: a thread calls lock() before any other function, except
 // number().
 //
-// Exceptions leave positions as they were.
+// Exceptions leave configurations as they were.
 class EmbeddedCache {
  public:
   virtual ~EmbeddedCache() = default;
@@ -62,40 +62,40 @@ class EmbeddedCache {
   virtual void lock() = 0;
   virtual void unlock() noexcept = 0;
 
-  virtual PositionPtr start() = 0;
+  virtual ConfigurationPtr start() = 0;
 
   // Reads bytes up to the first after which the text may end, and moves `at` past them.
   // Null if a byte is not allowed.
-  virtual PositionPtr after(const EmbeddedPosition& position, const uint8_t*& at, const uint8_t* end) = 0;
+  virtual ConfigurationPtr after(const EmbeddedConfiguration& config, const uint8_t*& at, const uint8_t* end) = 0;
 
-  virtual bool may_end(const EmbeddedPosition& position) = 0;
-  virtual bool may_go_on(const EmbeddedPosition& position) = 0;  // where the text may end
+  virtual bool may_end(const EmbeddedConfiguration& config) = 0;
+  virtual bool may_go_on(const EmbeddedConfiguration& config) = 0;  // where the text may end
 
   // True if the text can still be completed.
-  virtual bool has_end(const EmbeddedPosition& position) = 0;
+  virtual bool has_end(const EmbeddedConfiguration& config) = 0;
 
-  // Conservative equality: true only if both positions accept the same continuations.
+  // Conservative equality: true only if both configurations accept the same continuations.
   // Cheap; false does not prove a difference.
-  virtual bool are_equal(const EmbeddedPosition& a, const EmbeddedPosition& b) = 0;
+  virtual bool are_equal(const EmbeddedConfiguration& a, const EmbeddedConfiguration& b) = 0;
 
   // The effect of all tokens. Computes it on a miss, at the cost of a mask.
   // `followers`: the bytes that may follow the text. Exits with no such byte below them
   // may be missing.
-  virtual EmbeddedView view(const EmbeddedPosition& position, const ByteSet& followers) = 0;
+  virtual EmbeddedView view(const EmbeddedConfiguration& config, const ByteSet& followers) = 0;
 
   // The cached view, or nothing on a miss. Never computes a mask.
-  virtual std::optional<EmbeddedView> known_view(const EmbeddedPosition& position, const ByteSet& followers) = 0;
+  virtual std::optional<EmbeddedView> known_view(const EmbeddedConfiguration& config, const ByteSet& followers) = 0;
 
   // Fills a row with the tokens whose bytes all belong to the embedded text.
-  virtual void fill(const EmbeddedPosition& position, uint32_t* row) = 0;
+  virtual void fill(const EmbeddedConfiguration& config, uint32_t* row) = 0;
   virtual void expand(const Mask& mask, MaskRow& row) = 0;
 
   // The bytes that must follow, where the text may not end.
-  virtual std::string forced(const EmbeddedPosition& position) = 0;
+  virtual std::string forced(const EmbeddedConfiguration& config) = 0;
 
   // Bytes that complete the text, the fewest if they are found quickly. Adds the steps
   // of a Budget that this takes to `work`.
-  virtual std::optional<std::string> short_end(const EmbeddedPosition& position, uint64_t& work) = 0;
+  virtual std::optional<std::string> short_end(const EmbeddedConfiguration& config, uint64_t& work) = 0;
 
   // A unique_number() of this cache.
   virtual uint32_t number() const = 0;

@@ -28,7 +28,7 @@ class IndexMatcher final : public Matcher {
  private:
   static_assert(kNoState == kDead);
 
-  void prefetch_place() const override { __builtin_prefetch(&states_.back()); }
+  void prefetch_config() const override { __builtin_prefetch(&states_.back()); }
 
   bool push(uint32_t state) {
     if (state == kDead) return false;

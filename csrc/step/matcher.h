@@ -179,7 +179,7 @@ class Matcher {
   void prefetch() const {
     __builtin_prefetch(stop_tokens_.data());
     __builtin_prefetch(tokens_.data() + tokens_.size());
-    prefetch_place();
+    prefetch_config();
   }
 
   // The bytes that must follow.
@@ -213,7 +213,7 @@ class Matcher {
   // The hooks. `token` is in the vocabulary.
 
   // Prefetches the present position, for prefetch().
-  virtual void prefetch_place() const = 0;
+  virtual void prefetch_config() const = 0;
 
   // Moves by a token. If it is not allowed, does nothing and returns false.
   virtual bool advance(uint32_t token) = 0;

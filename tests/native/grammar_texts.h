@@ -49,7 +49,7 @@ inline void read_text(const std::shared_ptr<context_free::CompiledGrammar>& inde
     if (below(6) == 0) matcher.rollback(below(matcher.num_tokens() + 1));
     matcher.forced();
     if (below(5) == 0) matcher.shortest_end();
-    if (below(5) == 0) matcher.place_number();
+    if (below(5) == 0) matcher.config_number();
     std::vector<uint32_t> states;
     std::vector<int64_t> drafts;
     for (size_t i = below(4); i > 0; --i) drafts.push_back(allowed[below(allowed.size())]);

@@ -107,11 +107,11 @@ void define_grammars(py::module_& module) {
         return run(true, [&] {
           std::shared_ptr<GrammarCache> cache = self.cache();
           const uint8_t* begin = reinterpret_cast<const uint8_t*>(text.data());
-          context_free::TextPlace place = cache->start();
-          for (size_t i = 0; i < text.size() && !place.is_dead(); ++i) {
-            place = cache->after(place, begin + i, begin + i + 1);
+          context_free::TextConfiguration config = cache->start();
+          for (size_t i = 0; i < text.size() && !config.is_dead(); ++i) {
+            config = cache->after(config, begin + i, begin + i + 1);
           }
-          return !place.is_dead() && cache->may_end(place);
+          return !config.is_dead() && cache->may_end(config);
         });
       });
 
@@ -120,7 +120,7 @@ void define_grammars(py::module_& module) {
         return run_short_first([&] { return std::make_unique<GrammarMatcher>(grammar, stop_tokens); });
       }))
       .def_property_readonly("state",
-                             [](const GrammarMatcher& self) { return run(true, [&] { return self.place_number(); }); })
+                             [](const GrammarMatcher& self) { return run(true, [&] { return self.config_number(); }); })
       .def_property_readonly("items",
                              [](const GrammarMatcher& self) {
                                std::vector<std::pair<int64_t, uint32_t>> items;  // -1: the end of the text

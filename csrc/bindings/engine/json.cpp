@@ -89,8 +89,8 @@ void define_json(py::module_& module) {
         std::string text = given;
         return run(true, [&] {
           std::shared_ptr<json::SchemaCache> cache = self.cache();
-          json::PlacePtr place = cache->after(*cache->start(), text);
-          return place != nullptr && place->is_complete;
+          json::CachedConfigurationPtr config = cache->after(*cache->start(), text);
+          return config != nullptr && config->is_complete;
         });
       });
 

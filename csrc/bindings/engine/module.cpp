@@ -19,7 +19,7 @@ void translate(const Error& error, py::handle type);
 
 template <>
 void translate(const LimitError& error, py::handle type) {
-  PyErr_SetObject(type.ptr(), py::make_tuple(error.limit, error.got, error.max, error.place).ptr());
+  PyErr_SetObject(type.ptr(), py::make_tuple(error.limit, error.got, error.max, error.pointer).ptr());
 }
 
 template <>

@@ -1,4 +1,5 @@
-// A position in a text of a schema: the stack of the machine, and what it must remember.
+// The configuration of a text of a schema: the stack of the machine, and what it must
+// remember.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +23,8 @@ void free_list(std::shared_ptr<const Node> node, std::shared_ptr<const Node> Nod
   }
 }
 
-// A text, as a list from its last byte to its first, so that positions share what they have
-// in common.
+// A text, as a list from its last byte to its first, so that configurations share what they
+// have in common.
 struct TextNode {
   TextNode(char byte, size_t length, std::shared_ptr<const TextNode> before)
       : byte(byte), length(length), before(std::move(before)) {}
@@ -38,7 +39,7 @@ struct TextNode {
 struct Memory {
   std::shared_ptr<const UsedValues> used;
   size_t begin = 0;           // of the present key or item in the text
-  PastKeys names;             // positions of the names that have come, where that is in any order
+  PastKeys names;             // indices of the names that have come, where that is in any order
   bool is_outer_new = false;  // of an item: the item around it surely differs from earlier ones
 };
 
@@ -69,14 +70,17 @@ struct Frame {
   std::shared_ptr<const Memory> memory;
 };
 
-// Positions share stacks, memories and texts, so copies are cheap. Reading makes states of
-// the machine, so all positions of a machine need one lock.
-class Position final : public engine::EmbeddedPosition {
+// The configuration of the pushdown automaton after a text: a stack of states, and the
+// memory of each. Two texts with equal configurations have the same continuations.
+// Configurations share stacks, memories and texts, so copies are cheap; CachedConfiguration
+// adds a number and a mask to one that texts share. Reading makes states of the machine, so
+// all configurations of a machine need one lock.
+class Configuration final : public engine::EmbeddedConfiguration {
  public:
-  explicit Position(Machine& machine) : Position(machine, machine.start()) {}
-  Position(Machine& machine, State start) : machine_(&machine), state_(start) {}
+  explicit Configuration(Machine& machine) : Configuration(machine, machine.start()) {}
+  Configuration(Machine& machine, State start) : machine_(&machine), state_(start) {}
 
-  // Reads another byte. If it is not allowed, the position is of no use any more.
+  // Reads another byte. If it is not allowed, the configuration is of no use any more.
   bool read(uint8_t byte);
   bool read(const uint8_t* begin, const uint8_t* end) {
     return std::all_of(begin, end, [this](uint8_t byte) { return read(byte); });
@@ -95,24 +99,24 @@ class Position final : public engine::EmbeddedPosition {
   Outlook outlook(const Frame& item) const;
 
   // Finds the rivals of all items that have begun: earlier items that they could still
-  // equal. Copies of this position share them.
+  // equal. Copies of this configuration share them.
   void prepare_rivals() const;
 
-  // A key of the text within an item: positions with equal keys can complete the same
+  // A key of the text within an item: configurations with equal keys can complete the same
   // items.
   std::string key_within(const Frame& item) const;
 
-  // The bytes that every continuation begins with, up to a place where the text may end.
+  // The bytes that every continuation begins with, up to where the text may end.
   std::string forced() const;
 
-  // Positions of a machine with equal keys accept the same continuations. None where texts
-  // are remembered, or the stack is deep: the key is as long as the stack.
+  // Configurations of a machine with equal keys accept the same continuations. None where
+  // texts are remembered, or the stack is deep: the key is as long as the stack.
   std::optional<std::string> key() const;
 
-  // Conservative equality: true only if both positions accept the same continuations. False
-  // wherever texts are remembered, as comparing them takes long. The cost grows with the
-  // frames that the positions do not share.
-  bool equals(const Position& other) const;
+  // Conservative equality: true only if both configurations accept the same continuations.
+  // False wherever texts are remembered, as comparing them takes long. The cost grows with
+  // the frames that the configurations do not share.
+  bool equals(const Configuration& other) const;
 
   State state() const { return state_; }  // on top of the stack
   const Frame* below() const { return below_.get(); }

@@ -1,4 +1,4 @@
-#include "json/position.h"
+#include "json/configuration.h"
 
 #include <algorithm>
 
@@ -16,10 +16,10 @@ std::shared_ptr<const Memory> with_used(const std::shared_ptr<const Memory>& mem
   return std::make_shared<const Memory>(Memory{std::make_shared<const UsedValues>(std::move(used)), 0, memory->names});
 }
 
-std::shared_ptr<const Memory> with_name(const std::shared_ptr<const Memory>& memory, uint32_t position) {
+std::shared_ptr<const Memory> with_name(const std::shared_ptr<const Memory>& memory, uint32_t index) {
   PastKeys names = memory->names;
-  if (names.size() <= position) names.resize(position + 1);
-  names[position] = true;
+  if (names.size() <= index) names.resize(index + 1);
+  names[index] = true;
   return std::make_shared<const Memory>(Memory{memory->used, 0, std::move(names)});
 }
 
@@ -33,7 +33,7 @@ bool are_equal(const Memory* a, const Memory* b) {
 
 }  // namespace
 
-bool Position::equals(const Position& other) const {
+bool Configuration::equals(const Configuration& other) const {
   if (machine_ != other.machine_ || state_ != other.state_) return false;
   if (is_new_ != other.is_new_ || has_free_key_ != other.has_free_key_) return false;
   if (remembers_text() || other.remembers_text() || !are_equal(memory_.get(), other.memory_.get())) return false;
@@ -47,7 +47,7 @@ bool Position::equals(const Position& other) const {
   return true;
 }
 
-std::string Position::text_since(size_t begin) const {
+std::string Configuration::text_since(size_t begin) const {
   std::string text;
   for (const TextNode* node = text_.get(); node != nullptr && node->length > begin; node = node->before.get()) {
     text.push_back(node->byte);
@@ -56,7 +56,7 @@ std::string Position::text_since(size_t begin) const {
   return text;
 }
 
-bool Position::read(uint8_t byte) {
+bool Configuration::read(uint8_t byte) {
   Action action = machine_->action(state_, byte);
   // A byte after a number ends it, then acts on the value around it.
   while (action.kind == Action::kPopBefore) {
@@ -73,7 +73,7 @@ bool Position::read(uint8_t byte) {
   return true;
 }
 
-bool Position::apply(const Action& action, uint8_t byte) {
+bool Configuration::apply(const Action& action, uint8_t byte) {
   if (action.kind == Action::kFail) return false;
   if (!machine_->holds(machine_->guard(state_, byte, action), names())) return false;
   switch (action.kind) {
@@ -155,14 +155,14 @@ bool Position::apply(const Action& action, uint8_t byte) {
   return false;
 }
 
-bool Position::is_complete() const {
+bool Configuration::is_complete() const {
   if (below_ != nullptr) return false;
   return machine_->is_end(state_) || machine_->verdicts_at_end(state_).has_value();
 }
 
 // Moves used_begin_ along with a step to a state in a string of an item; a new string
 // starts it anew.
-void Position::follow_string(State next, uint8_t byte) {
+void Configuration::follow_string(State next, uint8_t byte) {
   if (!machine_->is_in_string(next)) return;
   if (!machine_->is_in_string(state_)) {
     const Frame* item = below_->item;
@@ -174,7 +174,7 @@ void Position::follow_string(State next, uint8_t byte) {
 
 // Parses a complete item and adds its canonical form to the used ones. False if it repeats
 // one, or if the array cannot go on.
-bool Position::complete_item(const Frame& waiting, std::string text) {
+bool Configuration::complete_item(const Frame& waiting, std::string text) {
   Value value;
   try {
     value = parse_value(text);
@@ -204,7 +204,7 @@ bool Position::complete_item(const Frame& waiting, std::string text) {
   return true;
 }
 
-const Rivals& Position::rivals_of(const Frame& item) const {
+const Rivals& Configuration::rivals_of(const Frame& item) const {
   auto known =
       std::find_if(rivals_.begin(), rivals_.end(), [&](const auto& entry) { return entry.first == item.memory; });
   if (known != rivals_.end() && known->second->length() == length()) return *known->second;
@@ -217,7 +217,7 @@ const Rivals& Position::rivals_of(const Frame& item) const {
   return *known->second;
 }
 
-void Position::prepare_rivals() const {
+void Configuration::prepare_rivals() const {
   for (const Frame* item = below_ == nullptr ? nullptr : below_->item; item != nullptr;) {
     if (item->memory->used != nullptr) rivals_of(*item);
     item = item->below == nullptr ? nullptr : item->below->item;
@@ -228,7 +228,7 @@ void Position::prepare_rivals() const {
 // innermost value outwards. If these are more than the rivals (earlier items that this one
 // could still equal), some continuation is new; if the number is exact and the rivals
 // exhaust it, none is.
-Position::Outlook Position::outlook(const Frame& item) const {
+Configuration::Outlook Configuration::outlook(const Frame& item) const {
   auto num_used = [](const Frame& frame) {
     return frame.memory->used == nullptr ? size_t(0) : frame.memory->used->values.size();
   };
@@ -275,7 +275,7 @@ Position::Outlook Position::outlook(const Frame& item) const {
   return is_dead ? Outlook::kDead : Outlook::kUnknown;
 }
 
-bool Position::has_unused() const {
+bool Configuration::has_unused() const {
   MemoryKind kind = machine_->memory(state_);
   bool is_at_key = kind == MemoryKind::kInsideKey || kind == MemoryKind::kKeys;
   if (is_at_key && memory_ != nullptr && memory_->used != nullptr) {
@@ -306,7 +306,7 @@ bool Position::has_unused() const {
   return outermost == nullptr || can_complete(*this, outermost);
 }
 
-std::string Position::key_within(const Frame& item) const {
+std::string Configuration::key_within(const Frame& item) const {
   std::string key;
   auto append = [&key](uint64_t number) { key.append(reinterpret_cast<const char*>(&number), sizeof number); };
   auto append_names = [&](const Memory* memory) {
@@ -328,7 +328,7 @@ std::string Position::key_within(const Frame& item) const {
   return depends_on_text ? key + text : key;
 }
 
-std::optional<std::string> Position::key() const {
+std::optional<std::string> Configuration::key() const {
   if (remembers_text() || (below_ != nullptr && below_->depth > kMaxKeyDepth)) return std::nullopt;
   std::string key;
   auto append = [&key](uint32_t number) { key.append(reinterpret_cast<const char*>(&number), sizeof number); };
@@ -346,22 +346,22 @@ std::optional<std::string> Position::key() const {
   return key;
 }
 
-std::string Position::forced() const {
+std::string Configuration::forced() const {
   std::string bytes;
-  Position position = *this;
-  while (!position.is_complete()) {
+  Configuration config = *this;
+  while (!config.is_complete()) {
     std::vector<uint8_t> possible;
     for (int byte = 0; byte < 256; ++byte) {
-      if (machine_->action(position.state_, uint8_t(byte)).kind != Action::kFail) possible.push_back(uint8_t(byte));
+      if (machine_->action(config.state_, uint8_t(byte)).kind != Action::kFail) possible.push_back(uint8_t(byte));
     }
-    if (possible.size() > 1 && position.has_memory()) {
-      auto is_used = [&position](uint8_t byte) {
-        Position next = position;
+    if (possible.size() > 1 && config.has_memory()) {
+      auto is_used = [&config](uint8_t byte) {
+        Configuration next = config;
         return !next.read(byte) || !next.has_unused();
       };
       possible.erase(std::remove_if(possible.begin(), possible.end(), is_used), possible.end());
     }
-    if (possible.size() != 1 || !position.read(possible[0])) break;
+    if (possible.size() != 1 || !config.read(possible[0])) break;
     bytes.push_back(char(possible[0]));
   }
   return bytes;
