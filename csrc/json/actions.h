@@ -1,4 +1,4 @@
-// The transition table of the JSON machine: the actions of bytes on its stack, filled as
+// The transition table of the JSON automaton: the actions of bytes on its stack, filled as
 // bytes are first read.
 #pragma once
 
@@ -20,7 +20,7 @@ struct Action {
     kFail,
     kReplace,    // the top becomes `state`
     kPush,       // the top becomes `below`, with `state` above it
-    kPop,        // the value is complete with verdicts number `state`
+    kPop,        // the value is complete with truth values number `state`
     kPopBefore,  // like kPop, and the byte belongs to the state below: it ends a number
   };
   Kind kind = kFail;
@@ -32,7 +32,8 @@ struct Action {
 };
 
 // The known actions of each state, by byte. A hit costs two array lookups; a miss costs
-// Machine::new_action(), which adds the action for all bytes around that do the same.
+// SchemaAutomaton::new_action(), which adds the action for all bytes around that do the
+// same.
 class ActionTable {
  public:
   void make_room_for_state() { engine::make_room(rows_); }

@@ -14,25 +14,25 @@ const Plan& Arrays::item_plan(uint32_t array) {
     return item_plans_.emplace(array, std::move(plan)).first->second;
   }
   Planner::Context context;
-  context.residual = [this](Formula formula, const Truth& truth) { return planner_.after_item(formula, truth); };
+  context.derivative = [this](Formula formula, const Truth& truth) { return planner_.after_item(formula, truth); };
   context.is_live = [this](Formula formula) { return liveness_.is_array_live(formula); };
   Plan plan = planner_.plan(lists_[array], context);
   if (plan.is_live && are_items_unique(array)) {
-    Numbers children = lists_[plan.children];
-    children[0] = formulas_.conjunction({children[0], formulas_.atom(Op::kCanonicalNumber)});
-    plan.is_live = liveness_.is_satisfiable(children[0]);
-    plan.children = lists_.number_of(children);
+    Numbers value_formulas = lists_[plan.value_formulas];
+    value_formulas[0] = formulas_.conjunction({value_formulas[0], formulas_.atom(Op::kCanonicalNumber)});
+    plan.is_live = liveness_.is_satisfiable(value_formulas[0]);
+    plan.value_formulas = lists_.number_of(value_formulas);
   }
   return item_plans_.emplace(array, std::move(plan)).first->second;
 }
 
-std::optional<uint32_t> Arrays::after(uint32_t array, const std::vector<bool>& verdicts) {
+std::optional<uint32_t> Arrays::after(uint32_t array, const std::vector<bool>& truth_values) {
   const Plan& plan = item_plan(array);
   Numbers formulas = lists_[array];
   if (plan.values != Plan::kNoValues) {
-    formulas = planner_.after_among(formulas, formulas_[formulas[0]].b, nullptr, plan, verdicts);
+    formulas = planner_.after_among(formulas, formulas_[formulas[0]].b, nullptr, plan, truth_values);
   } else {
-    Truth truth = Planner::truth(plan, verdicts);
+    Truth truth = Planner::truth(plan, truth_values);
     for (Formula& formula : formulas) formula = planner_.after_item(formula, truth);
   }
   if (!liveness_.is_array_live(formulas[0])) return std::nullopt;
@@ -79,7 +79,7 @@ bool Arrays::is_plain(uint32_t array) const {
   });
 }
 
-std::vector<Arrays::ItemGoal> Arrays::item_goals(uint32_t array) {
+std::vector<Arrays::ItemRequirement> Arrays::item_requirements(uint32_t array) {
   const std::vector<Formula> literals = this->literals(array);
   std::vector<FormulaNode> all;
   std::set<uint32_t> begins = {0};
@@ -90,16 +90,16 @@ std::vector<Arrays::ItemGoal> Arrays::item_goals(uint32_t array) {
     begins.insert(node.a);
     if (node.b != UINT32_MAX) begins.insert(node.b);
   }
-  std::vector<ItemGoal> goals;
+  std::vector<ItemRequirement> requirements;
   for (uint32_t begin : begins) {
     std::vector<Formula> asked;
     for (const FormulaNode& items : all) {
       if (items.a <= begin && begin < items.b) asked.push_back(items.c);
     }
     schema_.budget().spend(1 + all.size() / 16);
-    goals.push_back({begin, formulas_.conjunction(std::move(asked))});
+    requirements.push_back({begin, formulas_.conjunction(std::move(asked))});
   }
-  return goals;
+  return requirements;
 }
 
 }  // namespace structout::json

@@ -11,44 +11,44 @@
 namespace structout::json {
 
 // An array is the number of a list of formulas on the items that are still to come. The
-// first formula is the goal, which must hold; the others are tracked, because the value
-// around the array depends on their truth. Each item replaces the formulas by their
-// derivatives (Brzozowski 1964, for regular expressions): after one item, minItems 3 is
-// minItems 2.
+// first is required: it must hold. The others are tracked, because the value around the
+// array depends on their truth values. Each item replaces the formulas by
+// their derivatives (Brzozowski 1964, for regular expressions): after one item, minItems 3
+// is minItems 2.
 class Arrays {
  public:
   Arrays(Schema& schema, Liveness& liveness, Planner& planner, ListTable& lists)
       : formulas_(schema.formulas()), schema_(schema), liveness_(liveness), planner_(planner), lists_(lists) {}
 
-  // The goal and the tracked formulas of the next item. Computed once for each array.
+  // The obligations on the next item. Computed once for each array.
   const Plan& item_plan(uint32_t array);
 
-  // The array after an item with these verdicts, which tell the truth of the plan's
+  // The array after an item with these truth values, which tell the truth of the plan's
   // formulas. None if the array cannot be completed any more.
-  std::optional<uint32_t> after(uint32_t array, const std::vector<bool>& verdicts);
+  std::optional<uint32_t> after(uint32_t array, const std::vector<bool>& truth_values);
 
   // True if any of the formulas, tracked ones too, mentions uniqueItems.
   bool are_items_unique(uint32_t array) const;
 
-  // Bounds on the number of further items that the goal states. They are exact if the array
-  // is plain; otherwise they may be those of one branch of a disjunction.
+  // Bounds on the number of further items that the required formula states. They are exact
+  // if the array is plain; otherwise they may be those of one branch of a disjunction.
   uint32_t min_items(uint32_t array) const;
   uint32_t max_items(uint32_t array) const;
 
-  // True if all items must satisfy the same schemas, and the goal restricts the array
-  // itself only in its length and by uniqueItems: there is no `contains`, no `prefixItems`
-  // and no alternative.
+  // True if all items must satisfy the same schemas, and the required formula restricts the
+  // array itself only in its length and by uniqueItems: there is no `contains`, no
+  // `prefixItems` and no alternative.
   bool is_plain(uint32_t array) const;
 
-  // The child formulas that the goal requires of items by position, in order. Each holds
-  // for the items from its begin to that of the next one.
-  struct ItemGoal {
+  // The child formulas that items must satisfy, by their index. Each holds for the items
+  // from its begin to that of the next one.
+  struct ItemRequirement {
     uint32_t begin;  // the first item that must satisfy it
-    Formula goal;
+    Formula required;
   };
-  std::vector<ItemGoal> item_goals(uint32_t array);
+  std::vector<ItemRequirement> item_requirements(uint32_t array);
 
-  // The operands of the goal if it is a conjunction, else the goal alone.
+  // The operands of the required formula if it is a conjunction, else that formula alone.
   std::vector<Formula> literals(uint32_t array) const;
 
  private:

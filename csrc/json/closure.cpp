@@ -13,32 +13,32 @@ namespace {
 
 constexpr size_t kMaxStackDepth = 64;  // deeper stacks count as recursion
 
-// A key of the configuration: the states of the stack and the names that have come.
+// A key of the configuration: the states of the stack and the seen keys.
 // Configurations with equal keys have the same continuations. None if keys or items must
 // differ from earlier ones, or if the stack is too deep.
 std::optional<std::string> name_of(const Configuration& config) {
   std::string name;
-  auto add = [&](State state, const Memory* memory) {
-    MemoryKind kind = config.machine().memory(state);
-    if (kind != MemoryKind::kNone && kind != MemoryKind::kKeys) return false;
+  auto add = [&](State state, const Registers* registers) {
+    RegisterKind kind = config.automaton().register_kind(state);
+    if (kind != RegisterKind::kNone && kind != RegisterKind::kKeys) return false;
     name.append(reinterpret_cast<const char*>(&state), sizeof state);
-    for (size_t i = 0; memory != nullptr && i < memory->names.size(); ++i) {
-      if (memory->names[i]) name += std::to_string(i) + ',';
+    for (size_t i = 0; registers != nullptr && i < registers->seen_keys.size(); ++i) {
+      if (registers->seen_keys[i]) name += std::to_string(i) + ',';
     }
     name += ';';
-    return memory == nullptr || memory->used == nullptr;
+    return registers == nullptr || registers->used == nullptr;
   };
-  if (!add(config.state(), config.memory())) return std::nullopt;
+  if (!add(config.state(), config.registers())) return std::nullopt;
   size_t depth = 1;
   for (const Frame* frame = config.below(); frame != nullptr; frame = frame->below.get()) {
-    if (++depth > kMaxStackDepth || !add(frame->state, frame->memory.get())) return std::nullopt;
+    if (++depth > kMaxStackDepth || !add(frame->state, frame->registers.get())) return std::nullopt;
   }
   return name;
 }
 
 }  // namespace
 
-std::optional<engine::Automaton> closure(Machine& machine, engine::Budget& budget) {
+std::optional<engine::Automaton> closure(SchemaAutomaton& automaton, engine::Budget& budget) {
   std::unordered_map<std::string, uint32_t> numbers;
   std::vector<Configuration> configs;
   auto number_of = [&](const Configuration& config) -> std::optional<uint32_t> {
@@ -48,7 +48,7 @@ std::optional<engine::Automaton> closure(Machine& machine, engine::Budget& budge
     if (is_new) configs.push_back(config);
     return found->second;
   };
-  if (!number_of(Configuration(machine))) return std::nullopt;
+  if (!number_of(Configuration(automaton))) return std::nullopt;
   engine::AutomatonBuilder builder;
   for (size_t i = 0; i < configs.size(); ++i) {
     if (configs.size() > budget.limits.states) return std::nullopt;
@@ -56,7 +56,7 @@ std::optional<engine::Automaton> closure(Machine& machine, engine::Budget& budge
     const Configuration config = configs[i];
     std::vector<engine::Edge> edges;
     for (int byte = 0; byte < 256; ++byte) {
-      if (machine.action(config.state(), uint8_t(byte)).kind == Action::kFail) continue;
+      if (automaton.action(config.state(), uint8_t(byte)).kind == Action::kFail) continue;
       Configuration next = config;
       if (!next.read(uint8_t(byte))) continue;
       std::optional<uint32_t> target = number_of(next);

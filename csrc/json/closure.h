@@ -3,16 +3,16 @@
 
 #include <optional>
 
-#include "json/machine.h"
+#include "json/schema_automaton.h"
 #include "regular/automaton.h"
 
 namespace structout::json {
 
-// The minimal automaton of the texts that the machine accepts. It explores all
+// The minimal automaton of the texts that the automaton accepts. It explores all
 // configurations breadth first, which costs up to 256 reads for each, and then merges
 // equivalent ones. None if the stack gets deeper than 64 states, as with recursion, if keys
 // or items must differ from earlier ones, or if there are more configurations than the
 // budget has states.
-std::optional<engine::Automaton> closure(Machine& machine, engine::Budget& budget);
+std::optional<engine::Automaton> closure(SchemaAutomaton& automaton, engine::Budget& budget);
 
 }  // namespace structout::json

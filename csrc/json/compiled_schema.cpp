@@ -25,21 +25,21 @@ CompiledSchema::CompiledSchema(std::string schema, SchemaOptions options, const 
   compiled_bytes_ = cache_->memory_bytes();
 }
 
-// A machine is built on the assumption that some array satisfies each of its schemas.
+// An automaton is built on the assumption that some array satisfies each of its schemas.
 // If its start finds schemas that no array satisfies (uniqueItems with too few values),
-// a new machine that knows of them takes its place.
+// a new automaton that knows of them replaces it.
 std::shared_ptr<SchemaCache> CompiledSchema::new_cache() const {
   SchemaOptions options = options_;
   for (;;) {
-    auto machine = std::make_unique<Machine>(schema_, options, form_, limits_);
-    machine->schema().expand_all();
-    machine->schema().check_narrower_texts();
+    auto automaton = std::make_unique<SchemaAutomaton>(schema_, options, form_, limits_);
+    automaton->schema().expand_all();
+    automaton->schema().check_narrower_texts();
     // A schema that is too large even for its first states is refused now.
-    State start = machine->start();
-    const std::vector<std::string>& impossible = machine->impossible_arrays();
+    State start = automaton->start();
+    const std::vector<std::string>& impossible = automaton->impossible_arrays();
     if (impossible.empty()) {
-      for (int byte = 0; byte < 256; ++byte) machine->action(start, uint8_t(byte));
-      return std::make_shared<SchemaCache>(std::move(machine), vocabulary_);
+      for (int byte = 0; byte < 256; ++byte) automaton->action(start, uint8_t(byte));
+      return std::make_shared<SchemaCache>(std::move(automaton), vocabulary_);
     }
     options.impossible_arrays.insert(options.impossible_arrays.end(), impossible.begin(), impossible.end());
   }

@@ -1,4 +1,4 @@
-// The configuration of a text of a schema: the stack of the machine, and what it must
+// The configuration of a text of a schema: the stack of the automaton, and what it must
 // remember.
 #pragma once
 
@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "json/machine.h"
 #include "json/rivals.h"
+#include "json/schema_automaton.h"
 #include "masks/embedded.h"
 
 namespace structout::json {
@@ -35,50 +35,52 @@ struct TextNode {
   std::shared_ptr<const TextNode> before;
 };
 
-// The memory of one object or array: its used keys or items, and its names that have come.
-struct Memory {
+// The registers of one object or array: its used keys or items, and its seen keys.
+struct Registers {
   std::shared_ptr<const UsedValues> used;
   size_t begin = 0;           // of the present key or item in the text
-  PastKeys names;             // indices of the names that have come, where that is in any order
+  PastKeys seen_keys;         // by index in the object's order of names, where they come in any order
   bool is_outer_new = false;  // of an item: the item around it surely differs from earlier ones
 };
 
-inline const PastKeys kNoNames;
+inline const PastKeys kNoSeenKeys;
 
-inline const PastKeys& names_of(const Memory* memory) { return memory == nullptr ? kNoNames : memory->names; }
+inline const PastKeys& seen_keys_of(const Registers* registers) {
+  return registers == nullptr ? kNoSeenKeys : registers->seen_keys;
+}
 
 // A frame of the stack: a state that waits for a value, and the frames below it.
 struct Frame {
-  Frame(State state, bool is_item, std::shared_ptr<const Frame> below, std::shared_ptr<const Memory> memory)
+  Frame(State state, bool is_item, std::shared_ptr<const Frame> below, std::shared_ptr<const Registers> registers)
       : state(state),
-        has_memory(memory != nullptr || (below != nullptr && below->has_memory)),
-        has_used((memory != nullptr && memory->used != nullptr) || (below != nullptr && below->has_used)),
+        has_registers(registers != nullptr || (below != nullptr && below->has_registers)),
+        has_used((registers != nullptr && registers->used != nullptr) || (below != nullptr && below->has_used)),
         item(is_item            ? this
              : below != nullptr ? below->item
                                 : nullptr),
         depth(below == nullptr ? 1 : below->depth + 1),
         below(std::move(below)),
-        memory(std::move(memory)) {}
+        registers(std::move(registers)) {}
   ~Frame() { free_list(std::move(below), &Frame::below); }
 
   State state;
   // True if any frame from here down has a memory, or used texts in it.
-  bool has_memory, has_used;
+  bool has_registers, has_used;
   const Frame* item;  // the first from here down that waits for an item that is remembered
   uint32_t depth;     // the number of frames from here down
   std::shared_ptr<const Frame> below;
-  std::shared_ptr<const Memory> memory;
+  std::shared_ptr<const Registers> registers;
 };
 
 // The configuration of the pushdown automaton after a text: a stack of states, and the
-// memory of each. Two texts with equal configurations have the same continuations.
-// Configurations share stacks, memories and texts, so copies are cheap; CachedConfiguration
-// adds a number and a mask to one that texts share. Reading makes states of the machine, so
-// all configurations of a machine need one lock.
+// registers of each. Two texts with equal configurations have the same continuations.
+// Configurations share stacks, registers and texts, so copies are cheap;
+// CachedConfiguration adds a number and a mask to one that texts share. Reading makes
+// states of the automaton, so all configurations of an automaton need one lock.
 class Configuration final : public engine::EmbeddedConfiguration {
  public:
-  explicit Configuration(Machine& machine) : Configuration(machine, machine.start()) {}
-  Configuration(Machine& machine, State start) : machine_(&machine), state_(start) {}
+  explicit Configuration(SchemaAutomaton& automaton) : Configuration(automaton, automaton.start()) {}
+  Configuration(SchemaAutomaton& automaton, State start) : automaton_(&automaton), state_(start) {}
 
   // Reads another byte. If it is not allowed, the configuration is of no use any more.
   bool read(uint8_t byte);
@@ -109,8 +111,8 @@ class Configuration final : public engine::EmbeddedConfiguration {
   // The bytes that every continuation begins with, up to where the text may end.
   std::string forced() const;
 
-  // Configurations of a machine with equal keys accept the same continuations. None where
-  // texts are remembered, or the stack is deep: the key is as long as the stack.
+  // Configurations of an automaton with equal keys accept the same continuations. None
+  // where texts are remembered, or the stack is deep: the key is as long as the stack.
   std::optional<std::string> key() const;
 
   // Conservative equality: true only if both configurations accept the same continuations.
@@ -120,9 +122,9 @@ class Configuration final : public engine::EmbeddedConfiguration {
 
   State state() const { return state_; }  // on top of the stack
   const Frame* below() const { return below_.get(); }
-  const Memory* memory() const { return memory_.get(); }  // of the state on top
-  const PastKeys& names() const { return names_of(memory_.get()); }
-  Machine& machine() const { return *machine_; }
+  const Registers* registers() const { return registers_.get(); }  // of the state on top
+  const PastKeys& seen_keys() const { return seen_keys_of(registers_.get()); }
+  SchemaAutomaton& automaton() const { return *automaton_; }
 
   // Inside a free key, or a string in an item: the cursor in the tree of the used texts, of
   // the object or of the innermost array, after the bytes so far.
@@ -134,33 +136,33 @@ class Configuration final : public engine::EmbeddedConfiguration {
 
   // True if keys or items were used that must not come again.
   bool has_used() const {
-    return (memory_ != nullptr && memory_->used != nullptr) || (below_ != nullptr && below_->has_used);
+    return (registers_ != nullptr && registers_->used != nullptr) || (below_ != nullptr && below_->has_used);
   }
 
-  // True if continuations depend on more than states and past names: on used values, or on
+  // True if continuations depend on more than states and seen keys: on used values, or on
   // the text of a key or item that has begun.
   bool remembers_text() const { return has_used() || text_ != nullptr; }
 
  private:
   bool apply(const Action& action, uint8_t byte);
-  bool has_memory() const { return memory_ != nullptr || (below_ != nullptr && below_->has_memory); }
+  bool has_registers() const { return registers_ != nullptr || (below_ != nullptr && below_->has_registers); }
   size_t length() const { return text_ == nullptr ? 0 : text_->length; }
   std::string text_since(size_t begin) const;
   void follow_string(State next, uint8_t byte);
   bool complete_item(const Frame& waiting, std::string text);
   const Rivals& rivals_of(const Frame& item) const;
 
-  Machine* machine_;
+  SchemaAutomaton* automaton_;
   // The stack: the state on top with its memory, and the frames below.
   State state_;
-  std::shared_ptr<const Memory> memory_;
+  std::shared_ptr<const Registers> registers_;
   std::shared_ptr<const Frame> below_;
   TextSet::Cursor used_begin_;
   bool is_new_ = false;
   bool has_free_key_ = false;             // in the items around
   std::shared_ptr<const TextNode> text_;  // while a key or an item is read that is remembered
-  // By the memory of the frame that waits for the item.
-  mutable std::vector<std::pair<std::shared_ptr<const Memory>, std::shared_ptr<const Rivals>>> rivals_;
+  // By the registers of the frame that waits for the item.
+  mutable std::vector<std::pair<std::shared_ptr<const Registers>, std::shared_ptr<const Rivals>>> rivals_;
 };
 
 }  // namespace structout::json

@@ -20,12 +20,12 @@ void EmbeddedSchemaCache::lock() {
 
 void EmbeddedSchemaCache::unlock() noexcept { std::unique_ptr<SchemaCache::Lock> lock = std::move(lock_); }
 
-engine::ConfigurationPtr EmbeddedSchemaCache::start() { return std::make_shared<Configuration>(*cache_->machine_); }
+engine::ConfigurationPtr EmbeddedSchemaCache::start() { return std::make_shared<Configuration>(*cache_->automaton_); }
 
 std::bitset<256> EmbeddedSchemaCache::first_bytes() {
   std::bitset<256> bytes;
   for (size_t byte = 0; byte < 256; ++byte) {
-    Configuration config(*cache_->machine_);
+    Configuration config(*cache_->automaton_);
     bytes[byte] = config.read(uint8_t(byte));
   }
   return bytes;
@@ -33,7 +33,7 @@ std::bitset<256> EmbeddedSchemaCache::first_bytes() {
 
 engine::ConfigurationPtr EmbeddedSchemaCache::after(const EmbeddedConfiguration& config, const uint8_t*& at,
                                                     const uint8_t* end) {
-  if (!has_read_) cache_->machine_->schema().budget().restart();
+  if (!has_read_) cache_->automaton_->schema().budget().restart();
   has_read_ = true;
   Configuration next = json(config);
   while (at < end) {
@@ -47,7 +47,7 @@ engine::ConfigurationPtr EmbeddedSchemaCache::after(const EmbeddedConfiguration&
 bool EmbeddedSchemaCache::may_end(const EmbeddedConfiguration& config) { return json(config).is_complete(); }
 
 bool EmbeddedSchemaCache::may_go_on(const EmbeddedConfiguration& config) {
-  return cache_->machine_->reads_number(json(config).state());  // only numbers do
+  return cache_->automaton_->reads_number(json(config).state());  // only numbers do
 }
 
 bool EmbeddedSchemaCache::has_end(const EmbeddedConfiguration& config) { return json(config).has_unused(); }
@@ -124,12 +124,12 @@ void EmbeddedSchemaCache::fill(const EmbeddedConfiguration& config, uint32_t* ro
 void EmbeddedSchemaCache::expand(const engine::Mask& mask, engine::MaskRow& row) { cache_->store_.expand(mask, row); }
 
 std::string EmbeddedSchemaCache::forced(const EmbeddedConfiguration& config) {
-  cache_->machine_->schema().budget().restart();
+  cache_->automaton_->schema().budget().restart();
   return json(config).forced();
 }
 
 std::optional<std::string> EmbeddedSchemaCache::short_end(const EmbeddedConfiguration& config, uint64_t& work) {
-  engine::Budget& budget = cache_->machine_->schema().budget();
+  engine::Budget& budget = cache_->automaton_->schema().budget();
   budget.restart();
   uint64_t total_before = budget.total();
   std::optional<std::string> end = short_completion(json(config));

@@ -60,8 +60,8 @@ class Liveness {
   bool is_array_live(Formula array);
 
   // True if this also holds when no item may be among the used ones, in canonical form.
-  // Only children with few values count, see all_values(): others are taken to have a value
-  // left.
+  // Only child formulas with few values count, see all_values(): others are taken to have a
+  // value left.
   bool is_array_live(Formula array, const TextSet& used);
 
   // True if the atom, kForName or kForKeys, speaks of a key.
@@ -117,8 +117,8 @@ class Liveness {
   std::unordered_map<Formula, Values> all_values_;
   std::vector<uint32_t> variable_numbers_;       // of the present ImplicantSearch, by atom
   std::unordered_map<Formula, bool> preferred_;  // the truth of atoms that the last searches chose
-  // The children that outer calls are deciding, and those among them that a search has
-  // taken to be unsatisfiable. A negative answer is not cached while there are such
+  // The child formulas that outer calls are deciding, and those among them that a search
+  // has taken to be unsatisfiable. A negative answer is not cached while there are such
   // assumptions.
   std::unordered_set<Formula> being_decided_, assumed_;
   const char* stack_ = nullptr;  // at the begin of the outermost decision

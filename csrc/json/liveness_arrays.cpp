@@ -144,8 +144,9 @@ struct Liveness::ArraySearch {
     return unused;
   }
 
-  // True if items that satisfy these children can all differ. Only children with few values
-  // matter: a bipartite matching of these items and values, by augmenting paths.
+  // True if items that satisfy these child formulas can all differ. Only child formulas
+  // with few values matter: a bipartite matching of these items and values, by augmenting
+  // paths.
   bool can_differ(const std::vector<Formula>& items) {
     std::vector<Values> few;
     for (Formula item : items) {

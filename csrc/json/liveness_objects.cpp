@@ -65,7 +65,7 @@ std::optional<std::vector<Key>> Liveness::some_free_keys(const std::vector<Formu
 }
 
 // Sets of keys with the same child count as one. Keys are split by a set only while some
-// children conflict, and first by the child that conflicts with most others.
+// child formulas conflict, and first by the child that conflicts with most others.
 Formula Liveness::free_texts(const std::vector<Formula>& for_keys, const KeyOrder& order) {
   std::map<Formula, std::vector<Formula>> sets;  // by child
   for (Formula atom : for_keys) sets[formulas_[atom].b].push_back(formulas_[atom].a);
@@ -162,7 +162,7 @@ void Liveness::keep(std::unordered_map<std::string, bool>& results, const std::s
 struct Liveness::ObjectSearch {
   struct Witness {
     Key key;
-    std::vector<Formula> also;  // children that its value must satisfy beside those of all keys
+    std::vector<Formula> also;  // child formulas that its value must satisfy beside those of all keys
   };
 
   ObjectSearch(Liveness& liveness, const Literals& literals, const KeyOrder& order, const PastKeys& past)

@@ -5,15 +5,15 @@
 
 namespace structout::json {
 
-uint32_t Objects::order_of(uint32_t children, const Numbers& objects) {
-  auto known = order_numbers_.find(children);
+uint32_t Objects::order_of(uint32_t value_formulas, const Numbers& objects) {
+  auto known = order_numbers_.find(value_formulas);
   if (known != order_numbers_.end()) return known->second;
   Order order;
   auto add_name = [&](uint32_t name) {
     if (!order.order.positions.try_emplace(name, uint32_t(order.order.names.size())).second) return;
     order.order.names.push_back(name);
   };
-  for (uint32_t name : schema_.declared_names(lists_[children])) add_name(name);
+  for (uint32_t name : schema_.declared_names(lists_[value_formulas])) add_name(name);
   for (Formula object : objects) {
     for (uint32_t name : schema_.names_in(object)) add_name(name);
   }
@@ -24,7 +24,7 @@ uint32_t Objects::order_of(uint32_t children, const Numbers& objects) {
     return schema_.spelled_name(order.order.names[a]) < schema_.spelled_name(order.order.names[b]);
   });
   orders_.push_back(std::move(order));
-  return order_numbers_[children] = uint32_t(orders_.size() - 1);
+  return order_numbers_[value_formulas] = uint32_t(orders_.size() - 1);
 }
 
 // Names for free keys: those of classes (keys in the same sets) that have few keys. It can
@@ -142,8 +142,8 @@ uint32_t Objects::object_of(uint32_t shape, Numbers formulas, PastKeys past) {
   return object_numbers_.emplace(key, uint32_t(objects_.size() - 1)).first->second;
 }
 
-std::optional<uint32_t> Objects::start(uint32_t children, Numbers formulas) {
-  uint32_t order = order_of(children, formulas);
+std::optional<uint32_t> Objects::start(uint32_t value_formulas, Numbers formulas) {
+  uint32_t order = order_of(value_formulas, formulas);
   PastKeys past(orders_[order].order.names.size());
   formulas[0] = liveness_.with_key_bounds(formulas[0]);
   if (!liveness_.is_object_live(formulas[0], orders_[order].order, past)) return std::nullopt;
@@ -218,18 +218,18 @@ const Plan& Objects::shape_plan(uint32_t number, uint32_t key_number) {
   auto known = shape.plans.find(key_number);
   if (known != shape.plans.end()) return known->second;
   const Key key = keys_[key_number];
-  std::vector<Formula> goal;
+  std::vector<Formula> required;
   auto named = shape.for_name.find(key.name);
-  if (!key.is_free() && named != shape.for_name.end()) goal = named->second;
+  if (!key.is_free() && named != shape.for_name.end()) required = named->second;
   for (Formula atom : shape.for_keys) {
-    if (liveness_.applies(formulas_[atom], key)) goal.push_back(formulas_[atom].b);
+    if (liveness_.applies(formulas_[atom], key)) required.push_back(formulas_[atom].b);
   }
-  schema_.budget().spend(goal.size() + 1);
+  schema_.budget().spend(required.size() + 1);
   Plan plan;
-  for (Formula child : goal) plan.decided.emplace_back(child, true);
-  Formula all = formulas_.conjunction(std::move(goal));
+  for (Formula child : required) plan.decided.emplace_back(child, true);
+  Formula all = formulas_.conjunction(std::move(required));
   plan.is_live = liveness_.is_satisfiable(all);
-  plan.children = lists_.number_of({all});
+  plan.value_formulas = lists_.number_of({all});
   return shape.plans.emplace(key_number, std::move(plan)).first->second;
 }
 
@@ -248,7 +248,7 @@ const Plan& Objects::plan(uint32_t number, uint32_t key_number) {
   } else if (past) {
     const KeyOrder& order = this->order(object).order;
     Planner::Context context;
-    context.residual = [&](Formula formula, const Truth& truth) {
+    context.derivative = [&](Formula formula, const Truth& truth) {
       return planner_.after_key(formula, key, order, *past, truth);
     };
     // with_shape() has put the shape's literals on names into the formula, so it does not
@@ -284,7 +284,7 @@ bool Objects::may_come(uint32_t number, uint32_t key_number) {
   return has_room(objects_[number], keys_[key_number]) && plan(number, key_number).is_live;
 }
 
-std::optional<uint32_t> Objects::after(uint32_t number, uint32_t key_number, const std::vector<bool>& verdicts) {
+std::optional<uint32_t> Objects::after(uint32_t number, uint32_t key_number, const std::vector<bool>& truth_values) {
   const Object object = objects_[number];
   const Key key = keys_[key_number];
   const KeyOrder& order = this->order(object).order;
@@ -294,9 +294,9 @@ std::optional<uint32_t> Objects::after(uint32_t number, uint32_t key_number, con
   const Plan& plan = this->plan(number, key_number);
   if (plan.values != Plan::kNoValues) {
     auto is_past = [&](uint32_t name) { return past[order.positions.at(name)]; };
-    formulas = planner_.after_among(formulas, key.name, is_past, plan, verdicts);
+    formulas = planner_.after_among(formulas, key.name, is_past, plan, truth_values);
   } else {
-    Truth truth = Planner::truth(plan, verdicts);
+    Truth truth = Planner::truth(plan, truth_values);
     for (Formula& formula : formulas) formula = planner_.after_key(formula, key, order, past, truth);
   }
   if (changes) {
@@ -395,11 +395,11 @@ Numbers Objects::possible_keys(uint32_t number) {
   return keys;
 }
 
-bool Objects::holds(const Guard& guard, const PastKeys& names) const {
+bool Objects::holds(const Guard& guard, const PastKeys& seen_keys) const {
   if (guard.kind == Guard::kNone) return true;
   const Object& object = objects_[guard.object];
   const Shape& shape = shapes_[object.shape];
-  auto has_come = [&](uint32_t position) { return position < names.size() && names[position]; };
+  auto has_come = [&](uint32_t position) { return position < seen_keys.size() && seen_keys[position]; };
   bool are_limited = guard.kind == Guard::kClose || object.max_keys != UINT32_MAX;
   size_t num_missing = 0;
   if (are_limited) {
@@ -417,9 +417,9 @@ bool Objects::holds(const Guard& guard, const PastKeys& names) const {
   return false;
 }
 
-bool Objects::lacks_names(uint32_t number, const PastKeys& names) {
+bool Objects::lacks_names(uint32_t number, const PastKeys& seen_keys) {
   const Object& object = objects_[number];
-  if (is_guarded(object)) return !holds({Guard::kClose, number}, names);
+  if (is_guarded(object)) return !holds({Guard::kClose, number}, seen_keys);
   const KeyOrder& order = this->order(object).order;
   return !liveness_.is_object_live(lists_[object.formulas][0], order, PastKeys(order.names.size(), true));
 }

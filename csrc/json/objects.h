@@ -3,9 +3,9 @@
 // A schema of 80 optional keys has 2^80 sets of keys that may have come. A state does not
 // name such a set where it can be avoided: the literals on each key stay in the shape of
 // the object, whether or not the key has come. In declared order the state knows the
-// index of the last key; in any order the configuration's memory of the object knows the
-// names that have come, and guards consult it. A state knows the set only where the rest of
-// the formula weighs all keys against each other (see Objects::parts_of).
+// index of the last key; in any order the configuration's registers of the object have the
+// keys that were seen, and guards consult them. A state knows the set only where the rest
+// of the formula weighs all keys against each other (see Objects::parts_of).
 #pragma once
 
 #include <array>
@@ -27,9 +27,9 @@ enum class KeyOrderRule : uint8_t {
   kDeclared,  // the named keys in the order of their declaration, then the others
 };
 
-// A condition on the names that have come, where they come in any order. The machine's
+// A condition on the keys that were seen, where they come in any order. The automaton's
 // actions are then those of an object without keys, and an action is allowed if its guard
-// holds for the names in the configuration's memory of the object.
+// holds for the seen keys in the configuration's registers of the object.
 struct Guard {
   enum Kind : uint8_t {
     kNone,   // it always holds
@@ -49,14 +49,14 @@ struct Guard {
 // An object after some keys.
 struct Object {
   uint32_t shape;
-  uint32_t formulas;                              // a list: the goal beside the shape, then the tracked ones
-  uint32_t past;                                  // keys that cannot follow any more, if the state knows them
-  bool is_kept;                                   // the goal is split (see Parts), and the tracked formulas are decided
-  uint32_t next;                                  // the first name, by index, that is not past
-  uint32_t max_keys;                              // the most that may follow, if is_kept
-  bool is_prepared = false;                       // the members below are computed
+  uint32_t formulas;         // a list: the required formula beside the shape, then the tracked ones
+  uint32_t past;             // keys that cannot follow any more, if the state knows them
+  bool is_kept;              // the required formula is split (see Parts), and the tracked formulas are decided
+  uint32_t next;             // the first name, by index, that is not past
+  uint32_t max_keys;         // the most that may follow, if is_kept
+  bool is_prepared = false;  // the members below are computed
   std::vector<uint32_t> num_allowed_before = {};  // of the order's spellings, how many are allowed before each
-  uint32_t free = 0;                              // text states of free keys: the goal, then each set
+  uint32_t free = 0;                              // text states of free keys: the required formula, then each set
   bool allows_free = false;
   Numbers sets = {};  // formulas on keys that tell free keys apart
 
@@ -65,8 +65,8 @@ struct Object {
   uint32_t num_names() const { return uint32_t(num_allowed_before.size() - 1); }
 };
 
-// Numbers the objects and keys of a machine. prepared() plans every key of an object once,
-// when a text first comes to it; references to objects stay valid.
+// Numbers the objects and keys of an automaton. prepared() plans every key of an object
+// once, when a text first comes to it; references to objects stay valid.
 class Objects {
  public:
   struct Order {
@@ -90,12 +90,13 @@ class Objects {
   const Key& key(uint32_t number) const { return keys_[number]; }
   uint32_t number_of_key(const Key& key);
 
-  // The object before its first key, for a value with such children. None if it cannot be
+  // The object before its first key, for a value with such formulas. None if it cannot be
   // completed.
-  std::optional<uint32_t> start(uint32_t children, Numbers formulas);
+  std::optional<uint32_t> start(uint32_t value_formulas, Numbers formulas);
 
-  // The object after a key whose value has some verdicts. None if it cannot be completed.
-  std::optional<uint32_t> after(uint32_t object, uint32_t key, const std::vector<bool>& verdicts);
+  // The object after a key whose value has some truth values. None if it cannot be
+  // completed.
+  std::optional<uint32_t> after(uint32_t object, uint32_t key, const std::vector<bool>& truth_values);
 
   // In declared order: the object once the names before an index cannot follow any more,
   // one object for all that differ in these names only. The object itself if its rest
@@ -111,26 +112,26 @@ class Objects {
   // The obligations in the shape of the object, which hold whichever other keys come.
   const Plan& lasting_plan(const Object& object, uint32_t key) { return shape_plan(object.shape, key); }
 
-  // True if the configuration's memory of the object, not the state, knows which names have
-  // come.
+  // True if the configuration's registers of the object, not the state, have its seen keys.
   bool is_guarded(const Object& object) const { return object.is_kept && rule_ == KeyOrderRule::kAny; }
   bool is_required(const Object& object, uint32_t position) const {
     return shapes_[object.shape].is_required[position];
   }
   // True if the state knows of a required name that has not come.
   bool lacks_required(const Object& object) const;
-  // True if the object cannot be completed without further names. `names`: those that have
-  // come.
-  bool lacks_names(uint32_t object, const PastKeys& names);
-  // True if a guard of a prepared object holds. `names`: those that have come.
-  bool holds(const Guard& guard, const PastKeys& names) const;
+  // True if the object cannot be completed without further names than the seen ones.
+  bool lacks_names(uint32_t object, const PastKeys& seen_keys);
+  // True if a guard of a prepared object holds.
+  bool holds(const Guard& guard, const PastKeys& seen_keys) const;
 
-  // The kind of memory that goes with the states of an object, but for those inside a free
-  // key.
-  MemoryKind memory_of(const Object& object) const {
-    return object.allows_free ? MemoryKind::kKeys : memory_at_start();
+  // The kind of registers that goes with the states of an object, but for those inside a
+  // free key.
+  RegisterKind register_kind_of(const Object& object) const {
+    return object.allows_free ? RegisterKind::kKeys : register_kind_at_start();
   }
-  MemoryKind memory_at_start() const { return rule_ == KeyOrderRule::kAny ? MemoryKind::kKeys : MemoryKind::kNone; }
+  RegisterKind register_kind_at_start() const {
+    return rule_ == KeyOrderRule::kAny ? RegisterKind::kKeys : RegisterKind::kNone;
+  }
 
  private:
   // A formula on an object, split in two parts.
@@ -147,7 +148,7 @@ class Objects {
   struct Shape {
     Formula lasting;
     uint32_t order;
-    std::unordered_map<uint32_t, std::vector<Formula>> for_name;  // children
+    std::unordered_map<uint32_t, std::vector<Formula>> for_name;  // child formulas
     std::vector<Formula> for_keys;                                // atoms
     std::vector<bool> is_required;                                // by index in the order
     std::vector<uint32_t> required;                               // indices in the order, increasing
@@ -161,7 +162,7 @@ class Objects {
     Formula description;
   };
 
-  uint32_t order_of(uint32_t children, const Numbers& objects);
+  uint32_t order_of(uint32_t value_formulas, const Numbers& objects);
   Numbers few_free_keys(const Numbers& objects, const KeyOrder& named);
   const Parts& parts_of(Formula object);
   uint32_t shape_of(Formula lasting, uint32_t order);
@@ -193,7 +194,7 @@ class Objects {
   std::map<std::array<uint32_t, 3>, uint32_t> object_numbers_;
   std::deque<Object> objects_;
   std::map<std::pair<uint32_t, Numbers>, std::vector<FreeKey>> free_keys_;  // by order and sets
-  std::map<uint32_t, uint32_t> order_numbers_;                              // by children
+  std::map<uint32_t, uint32_t> order_numbers_;                              // by value formulas
   std::deque<Order> orders_;
   std::map<std::pair<uint32_t, Numbers>, uint32_t> key_numbers_;
   std::deque<Key> keys_;

@@ -9,24 +9,26 @@ namespace structout::json {
 
 namespace {
 
-constexpr size_t kMaxTracked = 400;    // verdicts beside the goal
-constexpr size_t kMaxVerdicts = 1024;  // on one value, that leave different formulas
+constexpr size_t kMaxTracked = 400;       // formulas beside the required one
+constexpr size_t kMaxTruthValues = 1024;  // on one value, that leave different formulas
 
 }  // namespace
 
-// Makes a plan from the derivatives of the formulas around a value. A child that must have
-// one truth for the goal to stay live is decided, and becomes a part of the value's goal.
-// The others are tracked, and the goal excludes their impossible combinations.
+// Makes a plan from the derivatives of the formulas around a value. A child formula that
+// must have one truth value for the first of these to stay live is decided, and becomes a
+// part of the value's required formula. The others are tracked, and the required formula
+// excludes their impossible combinations.
 class Planner::PlanMaker {
  public:
   PlanMaker(Planner& planner, const Numbers& formulas, const Context& context)
       : planner_(planner), formulas_(planner.formulas_), context_(context) {
     for (Formula formula : formulas) {
-      after_.push_back(context.residual(formula, [](Formula) { return std::nullopt; }));
+      after_.push_back(context.derivative(formula, [](Formula) { return std::nullopt; }));
       for (Formula atom : formulas_.atoms(after_.back())) {
         const FormulaNode& node = formulas_[atom];
-        if (node.op == Op::kUndecided && std::find(children_.begin(), children_.end(), node.a) == children_.end()) {
-          children_.push_back(node.a);
+        if (node.op == Op::kUndecided &&
+            std::find(child_formulas_.begin(), child_formulas_.end(), node.a) == child_formulas_.end()) {
+          child_formulas_.push_back(node.a);
         }
       }
     }
@@ -38,7 +40,7 @@ class Planner::PlanMaker {
 
   Plan make() {
     if (!may_be_live(after_[0])) return {};
-    Formula goal = formulas_.conjunction(split_children());
+    Formula required = formulas_.conjunction(split_children());
     for (Formula& formula : after_) {
       for (auto [child, value] : plan_.decided) formula = with(formula, child, value);
     }
@@ -52,12 +54,12 @@ class Planner::PlanMaker {
     }
     plan_.tracked = tracked;
     if (tracked.size() > kMaxTracked) throw engine::LimitError("schema_children", tracked.size(), kMaxTracked);
-    goal = formulas_.conjunction({goal, values_before(after_[0])});
-    if (!planner_.liveness_.is_satisfiable(goal)) return plan_;
+    required = formulas_.conjunction({required, values_before(after_[0])});
+    if (!planner_.liveness_.is_satisfiable(required)) return plan_;
     plan_.is_live = true;
-    Numbers list = {goal};
+    Numbers list = {required};
     list.insert(list.end(), tracked.begin(), tracked.end());
-    plan_.children = planner_.lists_.number_of(list);
+    plan_.value_formulas = planner_.lists_.number_of(list);
     return plan_;
   }
 
@@ -95,7 +97,8 @@ class Planner::PlanMaker {
   bool is_surely_live(Formula formula) { return context_.is_live(bound(formula, kNever)); }
   bool may_be_live(Formula formula) { return context_.is_live(bound(formula, kAlways)); }
 
-  // Splits the children in decided and tracked ones, and returns the decided literals.
+  // Splits the child formulas in decided and tracked ones, and returns the decided
+  // literals.
   std::vector<Formula> split_children() {
     bool is_always_live = is_surely_live(after_[0]);
     auto is_live_with = [&](Formula child, bool value) {
@@ -103,17 +106,17 @@ class Planner::PlanMaker {
       bool is_known = is_always_live || sign == 0 || sign == (value ? kPositive : kNegative);
       return is_known || may_be_live(with(after_[0], child, value));
     };
-    std::vector<Formula> goal;
-    for (Formula child : children_) {
+    std::vector<Formula> required;
+    for (Formula child : child_formulas_) {
       bool may_hold = is_live_with(child, true);
       if (may_hold && is_live_with(child, false)) {
         plan_.tracked.push_back(child);
         continue;
       }
       plan_.decided.emplace_back(child, may_hold);
-      goal.push_back(may_hold ? child : formulas_.negation(child));
+      required.push_back(may_hold ? child : formulas_.negation(child));
     }
-    return goal;
+    return required;
   }
 
   bool is_irrelevant(Formula child) {
@@ -121,14 +124,14 @@ class Planner::PlanMaker {
                        [&](Formula formula) { return with(formula, child, true) == with(formula, child, false); });
   }
 
-  // The values before `rest` that leave it live, as a formula on the children that it
+  // The values before `rest` that leave it live, as a formula on the child formulas that it
   // mentions. Equal rests share one result, as the nodes of binary decision diagrams do
   // (Bryant, 1986): so the cost of independent conditions adds up, and does not multiply.
   Formula values_before(Formula rest) {
     auto known = values_before_.find(rest);
     if (known != values_before_.end()) return known->second;
-    if (values_before_.size() == kMaxVerdicts) {
-      throw engine::LimitError("schema_verdicts", values_before_.size() + 1, kMaxVerdicts);
+    if (values_before_.size() == kMaxTruthValues) {
+      throw engine::LimitError("schema_verdicts", values_before_.size() + 1, kMaxTruthValues);
     }
     Formula values = kNever;
     if (may_be_live(rest)) values = is_surely_live(rest) ? kAlways : values_by_child(rest);
@@ -163,13 +166,14 @@ class Planner::PlanMaker {
     return formulas_.conjunction(std::move(common));
   }
 
-  // Replaces the other children in `rest` whose truth follows from that of `child`; each
-  // costs up to two decisions of satisfiability. For a child that fails, this runs only if
-  // the child has both signs, as values that lack one property seldom share another.
+  // Replaces the other child formulas in `rest` whose truth follows from that of `child`;
+  // each costs up to two decisions of satisfiability. For a child that fails, this runs
+  // only if the child has both signs, as values that lack one property seldom share
+  // another.
   Formula with_decided(Formula rest, Formula child, bool value) {
     if (is_surely_live(rest) || (!value && signs_[child] != kMixed)) return rest;
     Formula literal = value ? child : formulas_.negation(child);
-    std::unordered_map<Formula, Formula> truths;  // of the atoms of other children
+    std::unordered_map<Formula, Formula> truths;  // of the atoms of other child formulas
     for (Formula other : plan_.tracked) {
       Formula atom = undecided(other);
       if (!formulas_.mentions(rest, atom)) continue;
@@ -192,7 +196,7 @@ class Planner::PlanMaker {
   Formulas& formulas_;
   const Context& context_;
   Numbers after_;  // derivatives by the value, with an atom for the truth of each child
-  std::vector<Formula> children_;
+  std::vector<Formula> child_formulas_;
   std::map<Formula, int> signs_;
   Plan plan_;
   std::unordered_map<Formula, Formula> values_before_;  // by the rest
@@ -203,27 +207,27 @@ Plan Planner::plan(const Numbers& formulas, const Context& context) {
 }
 
 Plan Planner::plan_among(const Numbers& formulas, uint32_t key, const std::function<bool(uint32_t)>& is_past) {
-  const FormulaNode goal = formulas_[formulas[0]];
+  const FormulaNode required = formulas_[formulas[0]];
   std::vector<uint32_t> values;  // that the key may have, in increasing order
-  for (auto [value, constant] : schema_.constants().with_key(goal.a, key)) {
+  for (auto [value, constant] : schema_.constants().with_key(required.a, key)) {
     bool is_known = !values.empty() && values.back() == value;
-    if (!is_known && (!is_past || schema_.may_come(constant, goal.b + 1, is_past))) values.push_back(value);
+    if (!is_known && (!is_past || schema_.may_come(constant, required.b + 1, is_past))) values.push_back(value);
   }
-  schema_.budget().spend(schema_.constants().with_key(goal.a, key).size() + 1);
+  schema_.budget().spend(schema_.constants().with_key(required.a, key).size() + 1);
   Plan plan;
   if (values.empty()) return plan;
   plan.is_live = true;
   plan.values = schema_.constants().set_of(values);
   Numbers list = {schema_.listed(plan.values)};
   for (uint32_t bit = 0; (values.size() - 1) >> bit != 0; ++bit) list.push_back(schema_.listed(plan.values, bit));
-  plan.children = lists_.number_of(list);
+  plan.value_formulas = lists_.number_of(list);
   return plan;
 }
 
 Numbers Planner::after_among(const Numbers& formulas, uint32_t key, const std::function<bool(uint32_t)>& is_past,
-                             const Plan& plan, const std::vector<bool>& verdicts) {
+                             const Plan& plan, const std::vector<bool>& truth_values) {
   size_t index = 0;
-  for (size_t bit = 0; bit + 1 < verdicts.size(); ++bit) index |= size_t(verdicts[bit + 1]) << bit;
+  for (size_t bit = 0; bit + 1 < truth_values.size(); ++bit) index |= size_t(truth_values[bit + 1]) << bit;
   uint32_t value = schema_.constants()[plan.values][index];
   Numbers after;
   for (Formula formula : formulas) {
@@ -251,9 +255,9 @@ Formula Planner::truth_formula(Formula child, const Truth& truth) {
   return *holds ? kAlways : kNever;
 }
 
-Truth Planner::truth(const Plan& plan, const std::vector<bool>& verdicts) {
+Truth Planner::truth(const Plan& plan, const std::vector<bool>& truth_values) {
   std::map<Formula, bool> truths(plan.decided.begin(), plan.decided.end());
-  for (size_t i = 0; i < plan.tracked.size(); ++i) truths[plan.tracked[i]] = verdicts[i + 1];
+  for (size_t i = 0; i < plan.tracked.size(); ++i) truths[plan.tracked[i]] = truth_values[i + 1];
   return [truths](Formula child) -> std::optional<bool> {
     auto found = truths.find(child);
     return found == truths.end() || found->second;  // a child that is not followed makes no difference

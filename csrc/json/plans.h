@@ -13,18 +13,18 @@
 
 namespace structout::json {
 
-// The obligations on one value: its goal, a formula that must hold, and the tracked
-// formulas, whose truth (the verdicts) changes the formulas around the value. Example:
-// under "if" with {"properties": {"a": {"const": 1}}}, the value of "a" may be 1 or not,
-// and its verdict decides between "then" and "else".
+// The obligations on one value: its required formula, which must hold, and its tracked
+// formulas, whose truth values change the formulas around the value. Example: under "if"
+// with {"properties": {"a": {"const": 1}}}, "is 1" is tracked for the value of "a", and its
+// truth value decides between "then" and "else".
 struct Plan {
   static constexpr uint32_t kNoValues = UINT32_MAX;
 
   bool is_live = false;
-  uint32_t children = 0;                          // the goal, then what is tracked
-  std::vector<std::pair<Formula, bool>> decided;  // children whose truth follows from the goal
+  uint32_t value_formulas = 0;                    // a list: the required formula, then the tracked ones
+  std::vector<std::pair<Formula, bool>> decided;  // child formulas whose truth follows from the required formula
   std::vector<Formula> tracked;
-  uint32_t values = kNoValues;  // a set of constants: the verdicts are the bits of an index in it
+  uint32_t values = kNoValues;  // a set of constants: the truth values are the bits of an index in it
 };
 
 // The truth of a child formula for a value; none while it is undecided.
@@ -36,26 +36,27 @@ class Planner {
       : schema_(schema), formulas_(schema.formulas()), liveness_(liveness), lists_(lists) {}
 
   // The object or array around a value: the derivative of a formula on it by the value, in
-  // terms of the truth of children, and a test that such a formula is still satisfiable.
+  // terms of the truth of child formulas, and a test that such a formula is still
+  // satisfiable.
   struct Context {
-    std::function<Formula(Formula, const Truth&)> residual;
+    std::function<Formula(Formula, const Truth&)> derivative;
     std::function<bool(Formula)> is_live;
   };
   Plan plan(const Numbers& formulas, const Context& context);
 
-  // True if the goal of an object or array is to be one of some constants (Op::kAmong), and
-  // nothing else.
+  // True if the required formula of an object or array is to be one of some constants
+  // (Op::kAmong), and nothing else.
   bool is_among(const Numbers& formulas) const { return formulas_.op(formulas[0]) == Op::kAmong; }
   // The plan for a key, or for an item with its index as the key, of such a value.
   // `is_past`: true for names that cannot follow any more.
   Plan plan_among(const Numbers& formulas, uint32_t key, const std::function<bool(uint32_t)>& is_past);
   // The formulas after such a key or item.
   Numbers after_among(const Numbers& formulas, uint32_t key, const std::function<bool(uint32_t)>& is_past,
-                      const Plan& plan, const std::vector<bool>& verdicts);
+                      const Plan& plan, const std::vector<bool>& truth_values);
 
-  // The truth of the children of a plan, given the verdicts on a value. Children that it
-  // does not track or decide make no difference, and count as true.
-  static Truth truth(const Plan& plan, const std::vector<bool>& verdicts);
+  // The truth of the child formulas of a plan, given the truth values on a value. Children
+  // that it does not track or decide make no difference, and count as true.
+  static Truth truth(const Plan& plan, const std::vector<bool>& truth_values);
 
   // The derivative of a formula by a key or an item: the formula on those that follow it.
   // It has an atom kUndecided for each child whose truth is not decided.

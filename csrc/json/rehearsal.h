@@ -1,7 +1,7 @@
 // Plans the values of a schema before the first text begins.
 #pragma once
 
-#include "json/machine.h"
+#include "json/schema_automaton.h"
 
 namespace structout::json {
 
@@ -11,6 +11,6 @@ namespace structout::json {
 // rehearsed.
 //
 // Throws engine::LimitError, with the JSON pointer in the schema.
-void rehearse(Machine& machine);
+void rehearse(SchemaAutomaton& automaton);
 
 }  // namespace structout::json

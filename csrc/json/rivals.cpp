@@ -239,14 +239,14 @@ void Rivals::read(uint8_t byte) {
   }
 }
 
-size_t Rivals::num_alike(uint32_t children, bool is_order_free) const {
+size_t Rivals::num_alike(uint32_t value_formulas, bool is_order_free) const {
   if (is_written_once_) {
-    bool are_alike = used_ != nullptr && used_->are_alike && used_->last->children == children;
+    bool are_alike = used_ != nullptr && used_->are_alike && used_->last->value_formulas == value_formulas;
     return are_alike ? size() : 0;
   }
   size_t count = 0;
   for (size_t i = 0; i < items_.size(); ++i) {
-    bool is_alike = items_[i]->children == children;
+    bool is_alike = items_[i]->value_formulas == value_formulas;
     for (size_t depth = 0; depth < open_.size() && is_alike && !is_order_free; ++depth) {
       const std::vector<std::string>&names = row(i)[depth]->names, &come = open_[depth].names;
       is_alike = !open_[depth].is_object || std::equal(come.begin(), come.end(), names.begin());

@@ -37,9 +37,9 @@ class Rivals {
   }
 
   // Counts the rivals that a count of this item's possible values includes: they had the
-  // same obligations, `children`, and their keys came in the same order unless
+  // same obligations, `value_formulas`, and their keys came in the same order unless
   // `is_order_free`.
-  size_t num_alike(uint32_t children, bool is_order_free) const;
+  size_t num_alike(uint32_t value_formulas, bool is_order_free) const;
 
  private:
   enum class Mode : uint8_t {

@@ -112,10 +112,10 @@ Formula Schema::expand(Formula child, Type type) {
   return expanded;
 }
 
-std::vector<Formula> Schema::children() {
-  std::vector<Formula> children;
-  for (uint32_t i = 0; i < schemas_.size(); ++i) children.push_back(formulas_.atom(Op::kSchema, i));
-  return children;
+std::vector<Formula> Schema::child_formulas() {
+  std::vector<Formula> formulas;
+  for (uint32_t i = 0; i < schemas_.size(); ++i) formulas.push_back(formulas_.atom(Op::kSchema, i));
+  return formulas;
 }
 
 std::string Schema::pointer_of(Formula child) {

@@ -87,7 +87,7 @@ class Schema {
   }
 
   // The child formulas of all schemas that were reached so far.
-  std::vector<Formula> children();
+  std::vector<Formula> child_formulas();
 
   // Translates a child formula for one type: the result is a formula over the atoms on such
   // values. Null, false and true have no atoms, so theirs is kAlways or kNever.
@@ -127,9 +127,9 @@ class Schema {
   // The names that an object formula mentions, in increasing order of their numbers.
   const std::vector<uint32_t>& names_in(Formula object);
 
-  // The names of the keys of objects for which children hold, in an order that keeps that
-  // of each schema's own properties. Names that no schema orders come in the order of the
-  // search: the object's own, then those that applicators bring in, then those of
+  // The names of the keys of objects for which child formulas hold, in an order that keeps
+  // that of each schema's own properties. Names that no schema orders come in the order of
+  // the search: the object's own, then those that applicators bring in, then those of
   // `required`.
   std::vector<uint32_t> declared_names(const std::vector<Formula>& children);
 

@@ -17,28 +17,28 @@ constexpr size_t kBytesPerKey = 96;  // of the table, roughly
 
 }  // namespace
 
-SchemaCache::SchemaCache(std::unique_ptr<Machine> machine, std::shared_ptr<const VocabularyTrie> vocabulary)
-    : machine_(std::move(machine)),
+SchemaCache::SchemaCache(std::unique_ptr<SchemaAutomaton> automaton, std::shared_ptr<const VocabularyTrie> vocabulary)
+    : automaton_(std::move(automaton)),
       vocabulary_(std::move(vocabulary)),
       store_(vocabulary_),
       number_(engine::unique_number()),
       row_(vocabulary_->row_words()),
       memory_bytes_(size_in_bytes()) {}
 
-SchemaCache::Lock::Lock(SchemaCache& cache) : cache_(cache), lock_(cache.mutex_, cache.machine_->schema().budget()) {
-  cache.machine_->schema().budget().restart();  // its clock may be another thread's
+SchemaCache::Lock::Lock(SchemaCache& cache) : cache_(cache), lock_(cache.mutex_, cache.automaton_->schema().budget()) {
+  cache.automaton_->schema().budget().restart();  // its clock may be another thread's
 }
 
 SchemaCache::Lock::~Lock() { cache_.memory_bytes_ = cache_.size_in_bytes(); }
 
 void SchemaCache::rehearse() {
   Lock lock(*this);
-  json::rehearse(*machine_);
+  json::rehearse(*automaton_);
 }
 
 CachedConfigurationPtr SchemaCache::start() {
   Lock lock(*this);
-  return configs_.of(Configuration(*machine_));
+  return configs_.of(Configuration(*automaton_));
 }
 
 CachedConfigurationPtr SchemaCache::after(const CachedConfiguration& cached, uint32_t token) {
@@ -74,23 +74,23 @@ std::string SchemaCache::forced(const CachedConfiguration& cached) {
 
 uint64_t SchemaCache::work() {
   Lock lock(*this);
-  return machine_->schema().budget().total();
+  return automaton_->schema().budget().total();
 }
 
 size_t SchemaCache::num_states() {
   Lock lock(*this);
-  return machine_->num_states();
+  return automaton_->num_states();
 }
 
 size_t SchemaCache::size_in_bytes() const {
-  return machine_->memory_bytes() + store_.memory_bytes() + masks_.size() * kBytesPerKey + suspect_bytes_ +
+  return automaton_->memory_bytes() + store_.memory_bytes() + masks_.size() * kBytesPerKey + suspect_bytes_ +
          configs_.memory_bytes();
 }
 
 std::optional<engine::Automaton> SchemaCache::closed(const engine::Limits& limits) try {
   Lock lock(*this);
   engine::Budget budget(limits);
-  return closure(*machine_, budget);
+  return closure(*automaton_, budget);
 } catch (const engine::LimitError&) {
   return std::nullopt;
 }
@@ -99,9 +99,9 @@ std::optional<engine::Automaton> SchemaCache::closed(const engine::Limits& limit
 // maximum length that no token of the vocabulary can reach.
 State SchemaCache::mask_state(const Configuration& config) {
   State state = config.state();
-  if (mask_states_.size() <= state) mask_states_.resize(machine_->num_states(), kNoState);
+  if (mask_states_.size() <= state) mask_states_.resize(automaton_->num_states(), kNoState);
   if (mask_states_[state] == kNoState) {
-    mask_states_[state] = machine_->hints().without_far_limits(state, vocabulary_->max_depth());
+    mask_states_[state] = automaton_->hints().without_far_limits(state, vocabulary_->max_depth());
   }
   return mask_states_[state];
 }
@@ -131,17 +131,18 @@ const SchemaCache::Entry* SchemaCache::known_entry(const Configuration& config, 
 // state and changes only the tokens that may differ. All others walk through the
 // vocabulary.
 const SchemaCache::Entry& SchemaCache::computed_entry(const Configuration& config, State top) {
-  machine_->schema().budget().restart();
+  automaton_->schema().budget().restart();
   std::optional<WalkHints::LengthLimit> limit;
-  if (!machine_->has_unique_items()) limit = machine_->hints().length_limit(top);  // strings with a limit may run out
-  std::optional<State> similar = limit ? limit->without : machine_->hints().state_without_name(top);
+  if (!automaton_->has_unique_items())
+    limit = automaton_->hints().length_limit(top);  // strings with a limit may run out
+  std::optional<State> similar = limit ? limit->without : automaton_->hints().state_without_name(top);
   const Entry* base = nullptr;
   if (similar) {
     base = known_entry(config, *similar);
     if (base == nullptr) base = &computed_entry(config, *similar);
     if (base->mask == nullptr) base = nullptr;
   }
-  TokenWalk walk(*machine_, config, top);
+  TokenWalk walk(*automaton_, config, top);
   Suspects suspects;
   Conditions conditions;
   bool is_filled = base != nullptr;
@@ -185,8 +186,8 @@ const engine::Mask* SchemaCache::keep(const CachedConfiguration& cached, const e
 bool SchemaCache::find_exits(const Configuration& config, State top, const Entry& entry) {
   auto exits = std::make_shared<Exits>();
   std::vector<std::pair<uint32_t, uint32_t>> nodes;
-  machine_->schema().budget().restart();
-  TokenWalk walk(*machine_, config, top);
+  automaton_->schema().budget().restart();
+  TokenWalk walk(*automaton_, config, top);
   walk.list_exits(*vocabulary_, nodes, exits->conditions);
   if (walk.num_looked_at() > num_frames_[top]) {
     num_frames_[top] = uint32_t(walk.num_looked_at());
@@ -222,14 +223,14 @@ bool SchemaCache::is_exact(const Configuration& config, const Entry& entry) {
 // The truth of each condition. Conditions that only reading decides count as true here:
 // callers read their tokens.
 std::vector<bool> SchemaCache::truths(const Configuration& config, const Conditions& conditions) {
-  std::vector<const PastKeys*> names = {&config.names()};  // of each frame, the top first
+  std::vector<const PastKeys*> seen_keys = {&config.seen_keys()};  // of each frame, the top first
   for (const Frame* frame = config.below(); frame != nullptr; frame = frame->below.get()) {
-    names.push_back(&names_of(frame->memory.get()));
+    seen_keys.push_back(&seen_keys_of(frame->registers.get()));
   }
   std::vector<bool> holds(conditions.all.size(), true);
   for (size_t i = 2; i < conditions.all.size(); ++i) {
     const Conditions::Condition& condition = conditions.all[i];
-    holds[i] = holds[condition.before] && machine_->holds(condition.guard, *names[condition.frame]);
+    holds[i] = holds[condition.before] && automaton_->holds(condition.guard, *seen_keys[condition.frame]);
   }
   return holds;
 }
@@ -239,7 +240,7 @@ bool SchemaCache::may_follow(const Configuration& config, uint32_t token) {
   return next.read(vocabulary_->begin(token), vocabulary_->end(token)) && next.has_unused();
 }
 
-void SchemaCache::forbid_past_names(const Configuration& config, const Conditions& conditions, engine::MaskRow& row) {
+void SchemaCache::forbid_seen_keys(const Configuration& config, const Conditions& conditions, engine::MaskRow& row) {
   std::vector<bool> holds = truths(config, conditions);
   for (auto [token, condition] : conditions.tokens) {
     if (!row.allows(token)) continue;
@@ -294,7 +295,7 @@ bool SchemaCache::fill_row(const Configuration& config, const Entry& entry, engi
   } else {
     store_.expand(*entry.mask, row);
   }
-  if (!entry.conditions.tokens.empty()) forbid_past_names(config, entry.conditions, row);
+  if (!entry.conditions.tokens.empty()) forbid_seen_keys(config, entry.conditions, row);
   if (config.has_used() || !entry.suspects.of_themselves.empty()) forbid_used(config, entry.suspects, row);
   if (entry.mask != nullptr && !depends_on_config(config, entry)) return !entry.mask->is_empty();
   return row.allows_any();
@@ -304,12 +305,12 @@ bool SchemaCache::fill_row(const Configuration& config, const Entry& entry, engi
 // used ones could follow. Reads each suspect that the row allows, unless the item is
 // certainly new.
 void SchemaCache::forbid_used(const Configuration& config, const Suspects& suspects, engine::MaskRow& row) {
-  machine_->schema().budget().restart();
+  automaton_->schema().budget().restart();
   bool remembers = config.has_used();
   const Frame* item = config.below() == nullptr ? nullptr : config.below()->item;
-  bool is_in_item = item != nullptr && !machine_->counts().is_tight(item->state) &&
+  bool is_in_item = item != nullptr && !automaton_->counts().is_tight(item->state) &&
                     (item->below == nullptr || item->below->item == nullptr);
-  bool is_in_string = is_in_item && machine_->is_in_string(config.state());
+  bool is_in_string = is_in_item && automaton_->is_in_string(config.state());
   // True if the item certainly differs from the earlier ones after the token.
   auto is_new_item = [&](uint32_t token) {
     if (config.is_new_item()) return true;
@@ -339,8 +340,8 @@ void SchemaCache::forbid_used(const Configuration& config, const Suspects& suspe
     are_rivals_prepared = true;
     if (!may_follow(config, token)) row.set(token, false);
   }
-  bool is_key = machine_->memory(config.state()) == MemoryKind::kInsideKey;
-  if (!is_key || config.memory()->used == nullptr) return;
+  bool is_key = automaton_->register_kind(config.state()) == RegisterKind::kInsideKey;
+  if (!is_key || config.registers()->used == nullptr) return;
   // Walks the used keys through the vocabulary trie. A key has one spelling, so each
   // token that completes a used key is forbidden.
   const std::vector<VocabularyTrie::Node>& nodes = vocabulary_->nodes();

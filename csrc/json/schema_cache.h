@@ -28,7 +28,7 @@ namespace structout::json {
 // again. Threads may share it.
 class SchemaCache {
  public:
-  SchemaCache(std::unique_ptr<Machine> machine, std::shared_ptr<const engine::VocabularyTrie> vocabulary);
+  SchemaCache(std::unique_ptr<SchemaAutomaton> automaton, std::shared_ptr<const engine::VocabularyTrie> vocabulary);
 
   const std::shared_ptr<const engine::VocabularyTrie>& shared_vocabulary() const { return vocabulary_; }
 
@@ -59,7 +59,7 @@ class SchemaCache {
   // True if fill() is cheap: the mask is stored, and exact for the configuration.
   bool has_mask(const CachedConfiguration& cached);
 
-  const std::vector<std::string>& annotations() const { return machine_->schema().annotations(); }
+  const std::vector<std::string>& annotations() const { return automaton_->schema().annotations(); }
   uint32_t num_masks() const { return store_.size(); }
   size_t num_states();
   uint64_t work();                                       // steps of the budget so far
@@ -119,7 +119,7 @@ class SchemaCache {
   // compare with, no token that may repeat itself, and all conditions hold.
   bool is_exact(const Configuration& config, const Entry& entry);
   // True if the mask of the entry may need corrections for the configuration: for used keys
-  // and items, for tokens that may repeat themselves, or for names that have come.
+  // and items, for tokens that may repeat themselves, or for seen keys.
   static bool depends_on_config(const Configuration& config, const Entry& entry) {
     return config.has_used() || !entry.suspects.of_themselves.empty() || !entry.conditions.tokens.empty();
   }
@@ -127,13 +127,13 @@ class SchemaCache {
   static const engine::Mask* keep(const CachedConfiguration& cached, const engine::Mask* mask);
   std::vector<bool> truths(const Configuration& config, const Conditions& conditions);
   bool may_follow(const Configuration& config, uint32_t token);
-  void forbid_past_names(const Configuration& config, const Conditions& conditions, engine::MaskRow& row);
+  void forbid_seen_keys(const Configuration& config, const Conditions& conditions, engine::MaskRow& row);
   void forbid_used(const Configuration& config, const Suspects& suspects, engine::MaskRow& row);
 
-  std::unique_ptr<Machine> machine_;
+  std::unique_ptr<SchemaAutomaton> automaton_;
   std::shared_ptr<const engine::VocabularyTrie> vocabulary_;
   engine::MaskStore store_;
-  std::mutex mutex_;  // guards the machine and what follows
+  std::mutex mutex_;  // guards the automaton and what follows
   ConfigurationTable configs_;
   std::vector<State> mask_states_;    // for each state: mask_state(), or kNoState
   std::vector<uint32_t> num_frames_;  // for each state: frames that masks with it on top look at, itself included

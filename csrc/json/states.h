@@ -1,4 +1,4 @@
-// States of the machine: their contents, and the table that numbers them.
+// States of the automaton: their contents, and the table that numbers them.
 #pragma once
 
 #include <array>
@@ -17,18 +17,18 @@ namespace structout::json {
 using State = uint32_t;
 constexpr State kNoState = UINT32_MAX;
 
-// A state is a few numbers of entries in the tables of the machine:
-//   children  the obligations on a value: its goal, then formulas whose truth is tracked
-//   texts     text states of a string or number (see json/texts.h), one for each of these
-//   object    an object after some keys (see json/objects.h): the obligations left
-//   array     formulas on the rest of an array
-//   spaces    the state of the whitespace that has come (see json/whitespace.h)
+// A state is a few numbers of entries in the tables of the automaton:
+//   value_formulas  a list: a value's required formula, then its tracked formulas
+//   texts           text states of a string or number (see json/texts.h), one for each of these
+//   object          an object after some keys (see json/objects.h): the obligations left
+//   array           formulas on the rest of an array
+//   spaces          the state of the whitespace that has come (see json/whitespace.h)
 struct TextEnd {};
 struct BeforeValue {
-  uint32_t children, spaces;
+  uint32_t value_formulas, spaces;
 };
 struct InLiteral {
-  uint32_t literal, position, verdicts;
+  uint32_t literal, position, truth_values;
 };
 struct InString {
   uint32_t texts;
@@ -78,9 +78,9 @@ struct AfterItem {
 using StateContents = std::variant<TextEnd, BeforeValue, InLiteral, InString, InNumber, ObjectStart, BeforeKey, InKey,
                                    AfterKey, WaitingForMember, AfterMember, ArrayStart, WaitingForItem, AfterItem>;
 
-// The kind of memory that a configuration needs beside a state, because keys and items must
-// differ from earlier ones.
-enum class MemoryKind : uint8_t {
+// The kind of registers that a configuration needs beside a state, because keys and items
+// must differ from earlier ones.
+enum class RegisterKind : uint8_t {
   kNone,
   kKeys,        // an object: its free keys, and its named ones where they come in any order
   kInsideKey,   // as kKeys, and the begin of this key
@@ -92,12 +92,12 @@ enum class MemoryKind : uint8_t {
 class StateTable {
  public:
   // Returns the number of the contents, and true if it is new.
-  std::pair<State, bool> add(const StateContents& contents, MemoryKind memory) {
+  std::pair<State, bool> add(const StateContents& contents, RegisterKind registers) {
     auto is_equal = [&](State other) { return are_equal(contents_[other], contents); };
     auto store = [&] {
-      engine::make_room(memories_);
+      engine::make_room(register_kinds_);
       contents_.push_back(contents);
-      memories_.push_back(memory);
+      register_kinds_.push_back(registers);
     };
     return numbers_.find_or_add(hash_of(contents), is_equal, store);
   }
@@ -111,7 +111,7 @@ class StateTable {
     return std::get_if<Contents>(&contents_[state]);
   }
 
-  MemoryKind memory(State state) const { return memories_[state]; }
+  RegisterKind register_kind(State state) const { return register_kinds_[state]; }
 
  private:
   template <typename Contents>
@@ -147,7 +147,7 @@ class StateTable {
   }
 
   std::vector<StateContents> contents_;
-  std::vector<MemoryKind> memories_;
+  std::vector<RegisterKind> register_kinds_;
   engine::StateNumbers numbers_;
 };
 

@@ -20,20 +20,20 @@ struct Suspects {
   std::vector<uint32_t> of_themselves;  // suspects that may repeat a key or item that they complete themselves
 };
 
-// Tokens that are allowed only under a condition on the names of an object, such as
+// Tokens that are allowed only under a condition on the seen keys of an object, such as
 // that the key "a" has not come yet: see Guard.
 struct Conditions {
   static constexpr uint32_t kAlways = 0;     // no condition
   static constexpr uint32_t kByReading = 1;  // only reading the token decides
   struct Condition {
     uint32_t before;  // another condition, which must hold too
-    uint32_t frame;   // the frame whose names the guard checks, 0: on top
+    uint32_t frame;   // the frame whose seen keys the guard checks, 0: on top
     Guard guard;
   };
   std::vector<Condition> all = std::vector<Condition>(2);
   std::vector<std::pair<uint32_t, uint32_t>> tokens;  // with their conditions
 
-  // The number of the conjunction of a condition and a guard on the names of a frame.
+  // The number of the conjunction of a condition and a guard on the seen keys of a frame.
   uint32_t with(uint32_t before, uint32_t frame, const Guard& guard) {
     if (before == kByReading) return kByReading;
     // Later bytes of one key allow fewer names, so their guard implies the earlier one.
@@ -65,7 +65,7 @@ class TokenWalk {
 
  public:
   // `top`: the state that replaces the one on top (see SchemaCache::mask_state()).
-  TokenWalk(Machine& machine, const Configuration& config, State top) : machine_(machine) {
+  TokenWalk(SchemaAutomaton& automaton, const Configuration& config, State top) : automaton_(automaton) {
     frames_.push_back({top, 1, 0, 0});
     for (const Frame* frame = config.below(); frame != nullptr; frame = frame->below.get()) {
       auto number = uint32_t(frames_.size());
@@ -84,9 +84,9 @@ class TokenWalk {
   void fill(const engine::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects, Conditions& conditions) {
     start(vocabulary, row, suspects, conditions);
     uint32_t num_nodes = uint32_t(vocabulary.nodes().size());
-    if (machine_.hints().is_free_text(frames_[0].state)) {
+    if (automaton_.hints().is_free_text(frames_[0].state)) {
       fill_free_text(vocabulary.string_tokens());
-    } else if (machine_.hints().num_plain_bytes(frames_[0].state) >= vocabulary.max_depth() &&
+    } else if (automaton_.hints().num_plain_bytes(frames_[0].state) >= vocabulary.max_depth() &&
                !may_run_out(frames_[0].state)) {
       const engine::StringTokens& strings = vocabulary.string_tokens();
       std::copy(strings.plain_row.begin(), strings.plain_row.end(), row_);
@@ -122,14 +122,14 @@ class TokenWalk {
       if (!follow(nodes[number])) return false;
       const WalkFrame& top = frames_[tops_[nodes[number].depth + 1]];
       bool is_inner = top.below != kBottom || nodes[number].end == number + 1;
-      if (is_inner || !(machine_.is_end(top.state) || machine_.verdicts_at_end(top.state))) return true;
+      if (is_inner || !(automaton_.is_end(top.state) || automaton_.truth_values_at_end(top.state))) return true;
       bool is_remembered = (top.events & kCompleted) != 0;
       exits.emplace_back(number, is_remembered ? Conditions::kByReading : top.condition);
       return true;
     };
     open(0);
     vocabulary.visit_below(engine::VocabularyTrie::kRoot, [&](uint32_t number, uint8_t byte, uint32_t depth) {
-      if (machine_.action(frames_[tops_[depth]].state, byte).kind == Action::kFail) return false;
+      if (automaton_.action(frames_[tops_[depth]].state, byte).kind == Action::kFail) return false;
       const Level& level = levels_[depth];
       // Inside a string, plain characters lead to no exit.
       bool is_plain = level.num_plain_bytes > 0 && strings.is_after_plain[number] != 0 &&
@@ -183,7 +183,7 @@ class TokenWalk {
       for (const uint8_t* byte = vocabulary.begin(token); byte < vocabulary.end(token) && top != kBottom; ++byte) {
         top = next(top, *byte);
       }
-      machine_.schema().budget().spend(1);
+      automaton_.schema().budget().spend(1);
       frames_.resize(num_given_);
       if (top == kBottom) forbid(token);
     }
@@ -194,11 +194,11 @@ class TokenWalk {
   // The number of the frame on top after a byte, or kBottom if it is not allowed.
   uint32_t next(uint32_t top, uint8_t byte) {
     for (;;) {
-      Action action = machine_.action(frames_[top].state, byte);
+      Action action = automaton_.action(frames_[top].state, byte);
       if (action.kind == Action::kFail) return kBottom;
       const WalkFrame frame = frames_[top];
-      if (action.kind == Action::kReplace && machine_.is_scalar(frame.state)) {  // most bytes: nothing is remembered
-        return add({action.state, frame.below, frame.events, frame.names, frame.has_new_name, frame.condition});
+      if (action.kind == Action::kReplace && automaton_.is_scalar(frame.state)) {  // most bytes: nothing is remembered
+        return add({action.state, frame.below, frame.events, frame.seen_keys, frame.has_new_name, frame.condition});
       }
       std::optional<uint32_t> condition = condition_after(frame, byte, action);
       if (!condition) return kBottom;
@@ -206,29 +206,29 @@ class TokenWalk {
         case Action::kFail:
           return kBottom;
         case Action::kReplace: {
-          bool has_new_name = frame.has_new_name || machine_.completed_name(frame.state, action.state).has_value();
+          bool has_new_name = frame.has_new_name || automaton_.completed_name(frame.state, action.state).has_value();
           uint32_t events = events_with(top, replacement_event(top, action.state));
-          return add({action.state, frame.below, events, frame.names, has_new_name, *condition});
+          return add({action.state, frame.below, events, frame.seen_keys, has_new_name, *condition});
         }
         case Action::kPush: {
-          uint32_t event = memory(action.below) == MemoryKind::kInsideItem ? kEntered : 0;
-          uint32_t below = add({action.below, frame.below, 0, frame.names, frame.has_new_name});
-          return add({action.state, below, events_with(top, event), kNoNames, false, *condition});
+          uint32_t event = register_kind(action.below) == RegisterKind::kInsideItem ? kEntered : 0;
+          uint32_t below = add({action.below, frame.below, 0, frame.seen_keys, frame.has_new_name});
+          return add({action.state, below, events_with(top, event), kNoSeenKeys, false, *condition});
         }
         case Action::kPop:
         case Action::kPopBefore: {
           uint32_t below = frame.below;
           look_at(below);
           State waiting = below == kBottom ? kNoState : frames_[below].state;
-          State state = machine_.resume(waiting, action.state);
+          State state = automaton_.resume(waiting, action.state);
           if (state == kNoState) return kBottom;
-          bool completes_item = waiting != kNoState && memory(waiting) == MemoryKind::kInsideItem;
+          bool completes_item = waiting != kNoState && register_kind(waiting) == RegisterKind::kInsideItem;
           uint32_t events = events_with(top, completes_item ? kCompleted : 0);
           if (below == kBottom) {
-            top = add({state, kBottom, events, kNoNames, false, *condition});
+            top = add({state, kBottom, events, kNoSeenKeys, false, *condition});
           } else {
             const WalkFrame resumed = frames_[below];
-            top = add({state, resumed.below, events, resumed.names, resumed.has_new_name, *condition});
+            top = add({state, resumed.below, events, resumed.seen_keys, resumed.has_new_name, *condition});
           }
           if (action.kind == Action::kPop) return top;
         }
@@ -254,13 +254,13 @@ class TokenWalk {
 
   // Follows the last byte of a node. False if it is not allowed.
   bool follow(const engine::VocabularyTrie::Node& node) {
-    machine_.schema().budget().spend(1);
+    automaton_.schema().budget().spend(1);
     frames_.resize(sizes_[node.depth]);
     uint32_t top = next(tops_[node.depth], node.byte);
     if (top == kBottom) return false;
     // A number may end in front of any byte, so what is below it counts though no byte
     // of JSON leads there.
-    if (frames_[top].below == kBottom && machine_.verdicts_at_end(frames_[top].state)) look_at(kBottom);
+    if (frames_[top].below == kBottom && automaton_.truth_values_at_end(frames_[top].state)) look_at(kBottom);
     tops_[node.depth + 1] = top;
     sizes_[node.depth + 1] = frames_.size();
     return true;
@@ -290,8 +290,8 @@ class TokenWalk {
   // True if the strings or keys that go on from a state must differ and may be used up,
   // so that each token must be followed.
   bool may_run_out(State state) {
-    bool must_differ = machine_.has_unique_items() || memory(state) == MemoryKind::kInsideKey;
-    return must_differ && machine_.hints().num_plain_bytes(state) < kUnlimited;
+    bool must_differ = automaton_.has_unique_items() || register_kind(state) == RegisterKind::kInsideKey;
+    return must_differ && automaton_.hints().num_plain_bytes(state) < kUnlimited;
   }
 
   void open(uint32_t depth) {
@@ -301,8 +301,8 @@ class TokenWalk {
       return;
     }
     levels_[depth].state = state;
-    levels_[depth].num_plain_bytes = machine_.hints().num_plain_bytes(state);
-    levels_[depth].repeated_classes = machine_.hints().repeated_classes(state);
+    levels_[depth].num_plain_bytes = automaton_.hints().num_plain_bytes(state);
+    levels_[depth].repeated_classes = automaton_.hints().repeated_classes(state);
     if (may_run_out(state)) levels_[depth].num_plain_bytes = 0;
   }
 
@@ -312,7 +312,7 @@ class TokenWalk {
     const engine::StringTokens& strings = vocabulary.string_tokens();
     open(depth);
     vocabulary.visit_below(node, [&](uint32_t number, uint8_t byte, uint32_t depth) {
-      if (machine_.action(frames_[tops_[depth]].state, byte).kind == Action::kFail) return false;
+      if (automaton_.action(frames_[tops_[depth]].state, byte).kind == Action::kFail) return false;
       const Level& level = levels_[depth];
       if (level.num_plain_bytes > 0 && strings.is_after_plain[number] != 0 &&
           level.num_plain_bytes > strings.height[number]) {
@@ -373,14 +373,14 @@ class TokenWalk {
   // already has the others. `depth`: of the children of the node.
   void fill_names(const engine::VocabularyTrie& vocabulary, uint32_t node, uint32_t depth) {
     const std::vector<engine::VocabularyTrie::Node>& nodes = vocabulary.nodes();
-    std::vector<uint8_t> bytes = machine_.hints().name_bytes(frames_[tops_[depth]].state);
+    std::vector<uint8_t> bytes = automaton_.hints().name_bytes(frames_[tops_[depth]].state);
     bytes.push_back('"');
     for (uint8_t byte : bytes) {
       uint32_t number = vocabulary.child(node, byte);
       if (number == engine::VocabularyTrie::kNone) continue;
       if (byte == '"' && ends_as_without_name(tops_[depth])) continue;
       bool is_allowed = follow(nodes[number]);
-      if (is_allowed && byte != '"' && machine_.hints().state_without_name(frames_[tops_[depth + 1]].state)) {
+      if (is_allowed && byte != '"' && automaton_.hints().state_without_name(frames_[tops_[depth + 1]].state)) {
         enter(vocabulary, number);
         for (uint32_t i = vocabulary.first_token(number); !is_followed_.empty() && i < nodes[number].tokens_end; ++i) {
           is_followed_[vocabulary.tokens()[i]] = true;
@@ -402,10 +402,10 @@ class TokenWalk {
   // True if the closing quote has the same effect as in the state where the key cannot
   // become a named one.
   bool ends_as_without_name(uint32_t top) {
-    State state = frames_[top].state, without = *machine_.hints().state_without_name(state);
-    Action action = machine_.action(state, '"');
-    bool is_same = frames_[top].condition == Conditions::kAlways && action == machine_.action(without, '"');
-    return is_same && machine_.guard(state, '"', action) == machine_.guard(without, '"', action);
+    State state = frames_[top].state, without = *automaton_.hints().state_without_name(state);
+    Action action = automaton_.action(state, '"');
+    bool is_same = frames_[top].condition == Conditions::kAlways && action == automaton_.action(without, '"');
+    return is_same && automaton_.guard(state, '"', action) == automaton_.guard(without, '"', action);
   }
 
   // `top`: the frame on top after the token.
@@ -433,24 +433,24 @@ class TokenWalk {
   static constexpr uint32_t kEntered = 1, kCompleted = 2, kEnteredAnother = 4, kCompletedAnother = 8;
   static constexpr uint32_t kCompletedPresentKey = 16;  // the one that had begun before the token
 
-  static constexpr uint32_t kNoNames = UINT32_MAX;
+  static constexpr uint32_t kNoSeenKeys = UINT32_MAX;
 
   struct WalkFrame {
     State state;
     uint32_t below;
     uint32_t events;
-    uint32_t names;                            // the given frame whose names have come here, or none yet
+    uint32_t seen_keys;                        // the given frame whose seen keys count here, or none yet
     bool has_new_name = false;                 // one that the token has completed
     uint32_t condition = Conditions::kAlways;  // of the frame on top
   };
 
   // The condition after an action. None if it does not hold.
   std::optional<uint32_t> condition_after(const WalkFrame& frame, uint8_t byte, const Action& action) {
-    Guard guard = machine_.guard(frame.state, byte, action);
+    Guard guard = automaton_.guard(frame.state, byte, action);
     if (guard.kind == Guard::kNone) return frame.condition;
     if (frame.has_new_name) return Conditions::kByReading;
-    if (frame.names != kNoNames) return conditions_->with(frame.condition, frame.names, guard);
-    return machine_.holds(guard, {}) ? std::optional(frame.condition) : std::nullopt;
+    if (frame.seen_keys != kNoSeenKeys) return conditions_->with(frame.condition, frame.seen_keys, guard);
+    return automaton_.holds(guard, {}) ? std::optional(frame.condition) : std::nullopt;
   }
 
   uint32_t events_with(uint32_t top, uint32_t event) const {
@@ -460,13 +460,13 @@ class TokenWalk {
     return before | event;
   }
 
-  MemoryKind memory(State state) const { return machine_.memory(state); }
+  RegisterKind register_kind(State state) const { return automaton_.register_kind(state); }
 
   uint32_t replacement_event(uint32_t top, State next) {
-    bool was_inside = memory(frames_[top].state) == MemoryKind::kInsideKey;
-    bool is_inside = memory(next) == MemoryKind::kInsideKey;
+    bool was_inside = register_kind(frames_[top].state) == RegisterKind::kInsideKey;
+    bool is_inside = register_kind(next) == RegisterKind::kInsideKey;
     if (is_inside) return was_inside ? 0 : kEntered;
-    if (!was_inside || !machine_.ends_free_key(frames_[top].state)) return 0;
+    if (!was_inside || !automaton_.ends_free_key(frames_[top].state)) return 0;
     return frames_[top].events == 0 ? kCompleted | kCompletedPresentKey : kCompleted;
   }
 
@@ -475,27 +475,28 @@ class TokenWalk {
   // may be left.
   Suspicion suspicion(uint32_t top) {
     const WalkFrame& frame = frames_[top];
-    if (frame.events == 0 && !machine_.has_unique_items() && machine_.is_scalar(frame.state)) return Suspicion::kNone;
+    if (frame.events == 0 && !automaton_.has_unique_items() && automaton_.is_scalar(frame.state))
+      return Suspicion::kNone;
     bool completes = (frame.events & kCompleted) != 0, enters_another = (frame.events & kEnteredAnother) != 0;
     if ((frame.events & kCompletedAnother) != 0) return Suspicion::kOfItself;
     Suspicion found = Suspicion::kNone;
     // forbid_used() finds the tokens that complete the present key and do no more.
     if (completes && frame.events != (kCompleted | kCompletedPresentKey)) found = Suspicion::kOfEarlier;
-    if (machine_.counts().may_lack_keys(frame.state)) {
+    if (automaton_.counts().may_lack_keys(frame.state)) {
       // However new an item is, its keys may be used up.
-      if (completes || machine_.has_unique_items()) return Suspicion::kOfItself;
+      if (completes || automaton_.has_unique_items()) return Suspicion::kOfItself;
       found = Suspicion::kOfEarlier;
     }
-    if (!machine_.has_unique_items()) return found;
-    if (memory(frame.state) == MemoryKind::kItems && machine_.counts().is_tight(frame.state))
+    if (!automaton_.has_unique_items()) return found;
+    if (register_kind(frame.state) == RegisterKind::kItems && automaton_.counts().is_tight(frame.state))
       return Suspicion::kOfItself;
     for (uint32_t below = frame.below; below != kBottom; below = frames_[below].below) {
       look_at(below);
-      if (memory(frames_[below].state) != MemoryKind::kInsideItem) continue;
-      bool is_tight = machine_.counts().is_tight(frames_[below].state);
+      if (register_kind(frames_[below].state) != RegisterKind::kInsideItem) continue;
+      bool is_tight = automaton_.counts().is_tight(frames_[below].state);
       if (is_tight && completes) return Suspicion::kOfItself;
-      bool may_fail = is_tight && machine_.counts().depends_on_verdicts(frames_[below].state);
-      if (!may_fail && machine_.counts().are_many(frame.state)) continue;
+      bool may_fail = is_tight && automaton_.counts().depends_on_truth_values(frames_[below].state);
+      if (!may_fail && automaton_.counts().are_many(frame.state)) continue;
       if (is_tight || completes || enters_another) return Suspicion::kOfItself;
       found = Suspicion::kOfEarlier;
     }
@@ -512,7 +513,7 @@ class TokenWalk {
     if (frame < num_given_) num_looked_at_ = std::max(num_looked_at_, size_t(frame) + 1);
   }
 
-  Machine& machine_;
+  SchemaAutomaton& automaton_;
   std::vector<WalkFrame> frames_;
   size_t num_given_;
   size_t num_looked_at_ = 1;

@@ -75,12 +75,12 @@ class TextSet {
 
 // A complete item, linked to the one before it.
 struct UsedItem {
-  UsedItem(Value value, uint32_t children, std::shared_ptr<const UsedItem> before)
-      : value(std::move(value)), children(children), before(std::move(before)) {}
+  UsedItem(Value value, uint32_t value_formulas, std::shared_ptr<const UsedItem> before)
+      : value(std::move(value)), value_formulas(value_formulas), before(std::move(before)) {}
   ~UsedItem();
 
-  const Value value;        // with texts and names in canonical form
-  const uint32_t children;  // its obligations: a number of the machine
+  const Value value;              // with texts and names in canonical form
+  const uint32_t value_formulas;  // its obligations: a number of the automaton
   std::shared_ptr<const UsedItem> before;
 };
 

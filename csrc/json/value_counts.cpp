@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "json/machine.h"
+#include "json/schema_automaton.h"
 #include "json/value_search.h"
 
 namespace structout::json {
@@ -27,20 +27,20 @@ Count sum(Count a, Count b) {
 
 }  // namespace
 
-ValueCounts::ValueCounts(Machine& machine)
-    : machine_(machine),
-      schema_(machine.schema()),
+ValueCounts::ValueCounts(SchemaAutomaton& automaton)
+    : automaton_(automaton),
+      schema_(automaton.schema()),
       formulas_(schema_.formulas()),
       texts_(schema_.texts()),
-      liveness_(machine.liveness()),
-      planner_(machine.planner()),
-      lists_(machine.lists()),
-      objects_(machine.objects()),
-      arrays_(machine.arrays()) {}
+      liveness_(automaton.liveness()),
+      planner_(automaton.planner()),
+      lists_(automaton.lists()),
+      objects_(automaton.objects()),
+      arrays_(automaton.arrays()) {}
 
-Count ValueCounts::values(State state, const PastKeys& names, size_t num_items) {
-  bool depends_on_items = machine_.at<AfterItem>(state) != nullptr && num_items != kUnknownItems;
-  bool is_kept = names.empty() && !depends_on_items;
+Count ValueCounts::values(State state, const PastKeys& seen_keys, size_t num_items) {
+  bool depends_on_items = automaton_.at<AfterItem>(state) != nullptr && num_items != kUnknownItems;
+  bool is_kept = seen_keys.empty() && !depends_on_items;
   auto known = is_kept ? counts_.find(state) : counts_.end();
   if (known != counts_.end()) return known->second;
   // A way back to a state that is being counted can be repeated, so there are infinitely
@@ -52,7 +52,7 @@ Count ValueCounts::values(State state, const PastKeys& names, size_t num_items) 
   Count count;
   ++depth_;
   try {
-    count = counted(state, names, num_items);
+    count = counted(state, seen_keys, num_items);
   } catch (...) {
     --depth_;
     being_counted_.erase(state);
@@ -66,52 +66,52 @@ Count ValueCounts::values(State state, const PastKeys& names, size_t num_items) 
   return count;
 }
 
-Count ValueCounts::counted(State state, const PastKeys& names, size_t num_items) {
-  const StateContents contents = machine_.contents(state);
+Count ValueCounts::counted(State state, const PastKeys& seen_keys, size_t num_items) {
+  const StateContents contents = automaton_.contents(state);
   if (std::holds_alternative<InLiteral>(contents)) return {1, true};
   if (const auto* string = std::get_if<InString>(&contents)) return {texts_.count(lists_[string->texts][0]), true};
   if (const auto* number = std::get_if<InNumber>(&contents)) {
     uint32_t count = texts_.least_count(lists_[number->texts][0]);
     return {count == kMany ? count : std::max(count / kMaxSpellings, 1u), false};
   }
-  if (const auto* value = std::get_if<BeforeValue>(&contents)) return values_of(value->children);
-  if (const auto* start = std::get_if<ObjectStart>(&contents)) return objects(start->object, names);
+  if (const auto* value = std::get_if<BeforeValue>(&contents)) return values_of(value->value_formulas);
+  if (const auto* start = std::get_if<ObjectStart>(&contents)) return objects(start->object, seen_keys);
   if (const auto* member = std::get_if<AfterMember>(&contents)) {
-    return machine_.must_end(member->spaces) ? Count{1, true} : objects(member->object, names);
+    return automaton_.must_end(member->spaces) ? Count{1, true} : objects(member->object, seen_keys);
   }
   if (const auto* before = std::get_if<BeforeKey>(&contents)) {  // but not the object that has no more keys
-    Count count = objects(before->object, names);
+    Count count = objects(before->object, seen_keys);
     const Object object = objects_[before->object];
-    bool may_end = machine_.end_of_object(object) &&
-                   (!objects_.is_guarded(object) || machine_.holds({Guard::kClose, before->object}, names));
+    bool may_end = automaton_.end_of_object(object) &&
+                   (!objects_.is_guarded(object) || automaton_.holds({Guard::kClose, before->object}, seen_keys));
     if (may_end && !count.are_many() && count.least > 0) --count.least;
     if (!count.is_exact) count.least = std::max(count.least, 1u);
     return count;
   }
-  if (const auto* key = std::get_if<InKey>(&contents)) return objects_after(*key, names);
-  if (const auto* key = std::get_if<AfterKey>(&contents)) return members(key->object, key->key, names);
+  if (const auto* key = std::get_if<InKey>(&contents)) return objects_after(*key, seen_keys);
+  if (const auto* key = std::get_if<AfterKey>(&contents)) return members(key->object, key->key, seen_keys);
   if (const auto* start = std::get_if<ArrayStart>(&contents)) return arrays(start->array, 0);
   if (const auto* item = std::get_if<AfterItem>(&contents)) {
-    return machine_.must_end(item->spaces) ? Count{1, true} : arrays(item->array, num_items);
+    return automaton_.must_end(item->spaces) ? Count{1, true} : arrays(item->array, num_items);
   }
   return {};
 }
 
 // Counts the objects that go on with a key, whose value comes next.
-Count ValueCounts::members(uint32_t object, uint32_t key, const PastKeys& names) {
-  return product(values(machine_.before_value(objects_.plan(object, key).children)),
-                 values_after(machine_.waiting_member(object, key), names));
+Count ValueCounts::members(uint32_t object, uint32_t key, const PastKeys& seen_keys) {
+  return product(values(automaton_.before_value(objects_.plan(object, key).value_formulas)),
+                 values_after(automaton_.waiting_member(object, key), seen_keys));
 }
 
 Count ValueCounts::arrays(uint32_t array, size_t num_items) {
   const Numbers formulas = lists_[array];
   if (planner_.is_among(formulas)) return constants(formulas[0]);
-  Count end = {machine_.pop_at_end(formulas) ? 1u : 0u, true};
+  Count end = {automaton_.pop_at_end(formulas) ? 1u : 0u, true};
   if (!arrays_.item_plan(array).is_live) return end;
-  Count item = values(machine_.before_value(arrays_.item_plan(array).children));
+  Count item = values(automaton_.before_value(arrays_.item_plan(array).value_formulas));
   if (item.are_many()) return item;
   if (!arrays_.are_items_unique(array)) {
-    return sum(end, product(item, values_after(machine_.waiting_item(array), {})));
+    return sum(end, product(item, values_after(automaton_.waiting_item(array), {})));
   }
   if (num_items == kUnknownItems || !arrays_.is_plain(array)) return {};  // which ones are left is not known
   // Counts sequences of different values: num_left choices for the first item, one fewer
@@ -130,7 +130,7 @@ Count ValueCounts::arrays(uint32_t array, size_t num_items) {
 // Counts the constants that an object or array may still become.
 Count ValueCounts::constants(Formula among) { return {uint32_t(schema_.constants()[formulas_[among].a].size()), true}; }
 
-Count ValueCounts::objects_after(const InKey& inside, const PastKeys& names) {
+Count ValueCounts::objects_after(const InKey& inside, const PastKeys& seen_keys) {
   const uint32_t number = inside.object;
   const Object object = objects_[number];
   bool has_free = inside.may_be_free();
@@ -139,14 +139,14 @@ Count ValueCounts::objects_after(const InKey& inside, const PastKeys& names) {
   const std::vector<uint32_t> by_spelling = objects_.order(object).by_spelling;
   std::vector<uint32_t> allowed;  // of the names that begin so
   for (uint32_t i = inside.begin; i < inside.end; ++i) {
-    if (machine_.holds({Guard::kKeys, number, i, i + 1, false}, names)) allowed.push_back(i);
+    if (automaton_.holds({Guard::kKeys, number, i, i + 1, false}, seen_keys)) allowed.push_back(i);
   }
   bool is_in_any_order = objects_.is_guarded(object);
   if (is_in_any_order && !has_free) {
     // The objects with at least one of these names are all objects but those with none of
     // them.
-    Count all = objects(number, names);
-    PastKeys without = names;
+    Count all = objects(number, seen_keys);
+    PastKeys without = seen_keys;
     without.resize(by_spelling.size());
     bool is_one_required = false;
     for (uint32_t i : allowed) {
@@ -161,7 +161,7 @@ Count ValueCounts::objects_after(const InKey& inside, const PastKeys& names) {
   for (uint32_t i : allowed) {
     if (count.are_many()) break;
     uint32_t key = objects_.number_of_key({objects_.order(object).order.names[by_spelling[i]]});
-    PastKeys after = names;
+    PastKeys after = seen_keys;
     if (is_in_any_order) {
       after.resize(by_spelling.size());
       after[by_spelling[i]] = true;
@@ -178,21 +178,21 @@ Count ValueCounts::objects_after(const InKey& inside, const PastKeys& names) {
 bool ValueCounts::are_many(State state) {
   auto known = are_many_.find(state);
   if (known != are_many_.end()) return known->second;
-  PastKeys names;
-  std::optional<uint32_t> object = machine_.object_between_members(state);
-  if (const auto* key = machine_.at<InKey>(state)) object = key->object;
-  if (const auto* key = machine_.at<AfterKey>(state)) object = key->object;
-  if (object && machine_.at<ObjectStart>(state) == nullptr && objects_.is_guarded(objects_[*object])) {
-    names.assign(objects_.order(objects_[*object]).order.names.size(), true);
+  PastKeys seen_keys;
+  std::optional<uint32_t> object = automaton_.object_between_members(state);
+  if (const auto* key = automaton_.at<InKey>(state)) object = key->object;
+  if (const auto* key = automaton_.at<AfterKey>(state)) object = key->object;
+  if (object && automaton_.at<ObjectStart>(state) == nullptr && objects_.is_guarded(objects_[*object])) {
+    seen_keys.assign(objects_.order(objects_[*object]).order.names.size(), true);
   }
-  return are_many_[state] = values(state, names).are_many();
+  return are_many_[state] = values(state, seen_keys).are_many();
 }
 
-Count ValueCounts::values_of(uint32_t children) {
-  Formula goal = lists_[children][0];
+Count ValueCounts::values_of(uint32_t value_formulas) {
+  Formula required = lists_[value_formulas][0];
   Count count = {0, true};
-  for (Type type : {Type::kNull, Type::kFalse, Type::kTrue}) count.least += schema_.expand(goal, type) == kAlways;
-  Formula strings = schema_.expand(goal, Type::kString), numbers = schema_.expand(goal, Type::kNumber);
+  for (Type type : {Type::kNull, Type::kFalse, Type::kTrue}) count.least += schema_.expand(required, type) == kAlways;
+  Formula strings = schema_.expand(required, Type::kString), numbers = schema_.expand(required, Type::kNumber);
   auto num_texts = [this](TextKind kind, Formula formula) { return texts_.count(texts_.start(kind, formula)); };
   if (strings != kNever) count = sum(count, {num_texts(TextKind::kString, strings), true});
   if (numbers != kNever && !count.are_many()) {
@@ -205,14 +205,14 @@ Count ValueCounts::values_of(uint32_t children) {
   }
   for (uint8_t byte : {'[', '{'}) {
     if (count.are_many()) return count;
-    Action action = machine_.action(machine_.before_value(children), byte);
+    Action action = automaton_.action(automaton_.before_value(value_formulas), byte);
     if (action.kind == Action::kReplace) count = sum(count, values(action.state));
   }
   count.least = std::max(count.least, 1u);
   return count;
 }
 
-Count ValueCounts::objects(uint32_t number, const PastKeys& names) {
+Count ValueCounts::objects(uint32_t number, const PastKeys& seen_keys) {
   const Object object = objects_.prepared(number);
   if (planner_.is_among(lists_[object.formulas])) return constants(lists_[object.formulas][0]);
   bool is_free = object.allows_free && object.max_keys == UINT32_MAX;
@@ -223,42 +223,42 @@ Count ValueCounts::objects(uint32_t number, const PastKeys& names) {
   const std::vector<uint32_t> in_rest = schema_.names_in(rest);
   Count count = {1, rest == kAlways && object.max_keys == UINT32_MAX && !object.allows_free};
   for (uint32_t i = 0; i < order.names.size() && !count.are_many(); ++i) {
-    bool has_come = objects_.is_guarded(object) ? i < names.size() && names[i] : i < object.next;
+    bool has_come = objects_.is_guarded(object) ? i < seen_keys.size() && seen_keys[i] : i < object.next;
     if (has_come || std::find(in_rest.begin(), in_rest.end(), order.names[i]) != in_rest.end()) continue;
     bool is_optional = !objects_.is_required(object, i);
     if (is_optional && (rest != kAlways || object.max_keys != UINT32_MAX)) continue;
     const Plan plan = objects_.lasting_plan(object, objects_.number_of_key({order.names[i]}));
     if (!plan.is_live) continue;
-    count = product(count, sum(values(machine_.before_value(plan.children)), {is_optional, true}));
+    count = product(count, sum(values(automaton_.before_value(plan.value_formulas)), {is_optional, true}));
   }
   return count;
 }
 
-Count ValueCounts::values_after(State waiting, const PastKeys& names, size_t num_items) {
-  const StateContents contents = machine_.contents(waiting);
+Count ValueCounts::values_after(State waiting, const PastKeys& seen_keys, size_t num_items) {
+  const StateContents contents = automaton_.contents(waiting);
   const auto* member = std::get_if<WaitingForMember>(&contents);
   bool is_key = member != nullptr;
   const Plan& plan =
-      is_key ? objects_.plan(member->object, member->key) : arrays_.item_plan(machine_.array_of(waiting));
+      is_key ? objects_.plan(member->object, member->key) : arrays_.item_plan(automaton_.array_of(waiting));
   bool tells_values = !plan.tracked.empty() || plan.values != Plan::kNoValues;
   if (tells_values || (is_key && !objects_[member->object].is_kept)) return {};
-  State state = machine_.resume_with_goal(waiting);
+  State state = automaton_.resume_with_required(waiting);
   if (state == kNoState) return {};
-  bool are_alike = !is_key && machine_.item_children(state) == machine_.item_children(waiting);
+  bool are_alike = !is_key && automaton_.item_formulas(state) == automaton_.item_formulas(waiting);
   if (!are_alike) num_items = kUnknownItems;
-  return values(state, is_key ? names : PastKeys(), num_items);
+  return values(state, is_key ? seen_keys : PastKeys(), num_items);
 }
 
-bool ValueCounts::has_unused_key(State state, const TextSet& used, TextSet::Cursor begin, const PastKeys& names) {
+bool ValueCounts::has_unused_key(State state, const TextSet& used, TextSet::Cursor begin, const PastKeys& seen_keys) {
   uint32_t texts;
-  if (const auto* key = machine_.at<InKey>(state)) {
-    if (may_be_named(*key, names) || !key->may_be_free()) return true;
+  if (const auto* key = automaton_.at<InKey>(state)) {
+    if (may_be_named(*key, seen_keys) || !key->may_be_free()) return true;
     texts = key->free;
-  } else if (const auto* before = machine_.at<BeforeKey>(state)) {
+  } else if (const auto* before = automaton_.at<BeforeKey>(state)) {
     uint32_t number = before->object;
     const Object object = objects_.prepared(number);
     bool is_named = objects_.is_guarded(object)
-                        ? machine_.holds({Guard::kKeys, number, 0, object.num_names(), false}, names)
+                        ? automaton_.holds({Guard::kKeys, number, 0, object.num_names(), false}, seen_keys)
                         : object.allows_names();
     if (is_named || !object.allows_free) return true;
     texts = object.free;
@@ -272,44 +272,45 @@ bool ValueCounts::has_unused_key(State state, const TextSet& used, TextSet::Curs
 }
 
 bool ValueCounts::has_unused_scalar(State state, TextSet::Cursor begin) {
-  if (const auto* literal = machine_.at<InLiteral>(state)) {
-    for (char byte : Machine::kLiterals[literal->literal].substr(literal->position)) begin.read(uint8_t(byte));
+  if (const auto* literal = automaton_.at<InLiteral>(state)) {
+    for (char byte : SchemaAutomaton::kLiterals[literal->literal].substr(literal->position)) begin.read(uint8_t(byte));
     return !begin.is_whole();
   }
-  const auto* string = machine_.at<InString>(state);
-  uint32_t text = lists_[string != nullptr ? string->texts : machine_.at<InNumber>(state)->texts][0];
+  const auto* string = automaton_.at<InString>(state);
+  uint32_t text = lists_[string != nullptr ? string->texts : automaton_.at<InNumber>(state)->texts][0];
   if (texts_.least_count(text) > begin.count()) return true;
   uint32_t count = texts_.count(text);
   return count > begin.count() || texts_.num_among(text, begin) < count;
 }
 
 bool ValueCounts::may_lack_keys(State state) {
-  if (const auto* key = machine_.at<InKey>(state)) {
+  if (const auto* key = automaton_.at<InKey>(state)) {
     return key->may_be_free() && texts_.count(lists_[key->free][0]) < kMany;
   }
-  const auto* before = machine_.at<BeforeKey>(state);
+  const auto* before = automaton_.at<BeforeKey>(state);
   if (before == nullptr) return false;
   const Object& object = objects_.prepared(before->object);
   return object.allows_free && texts_.count(lists_[object.free][0]) < kMany;
 }
 
-bool ValueCounts::may_be_named(const InKey& key, const PastKeys& names) {
+bool ValueCounts::may_be_named(const InKey& key, const PastKeys& seen_keys) {
   if (!key.may_be_named() || !objects_.is_guarded(objects_[key.object])) return key.may_be_named();
-  return machine_.holds({Guard::kKeys, key.object, key.begin, key.end, false}, names);
+  return automaton_.holds({Guard::kKeys, key.object, key.begin, key.end, false}, seen_keys);
 }
 
 // -- arrays that must go on ---------------------------------------------------------
 
 std::vector<Formula> ValueCounts::few_children(uint32_t array) {
-  const std::vector<Arrays::ItemGoal> goals = arrays_.item_goals(array);
+  const std::vector<Arrays::ItemRequirement> requirements = arrays_.item_requirements(array);
   std::vector<Formula> few;
   // Adds a child formula to `few` if few values satisfy it and an item in the range may.
   auto consider = [&](Formula child, uint32_t begin, uint32_t end) {
     if (child == kNever || child == kAlways || std::find(few.begin(), few.end(), child) != few.end()) return;
-    bool is_possible = std::any_of(goals.begin(), goals.end(), [&](const Arrays::ItemGoal& goal) {
-      bool is_in_range = begin <= goal.begin && goal.begin < end;
-      return is_in_range && liveness_.is_satisfiable(formulas_.conjunction({child, goal.goal}));
-    });
+    bool is_possible =
+        std::any_of(requirements.begin(), requirements.end(), [&](const Arrays::ItemRequirement& required) {
+          bool is_in_range = begin <= required.begin && required.begin < end;
+          return is_in_range && liveness_.is_satisfiable(formulas_.conjunction({child, required.required}));
+        });
     if (is_possible && !values_of(lists_.number_of({child})).are_many()) few.push_back(child);
   };
   for (Formula atom : std::vector<Formula>(formulas_.atoms(lists_[array][0]))) {
@@ -318,21 +319,21 @@ std::vector<Formula> ValueCounts::few_children(uint32_t array) {
     if (node.op == Op::kForItems) consider(formulas_.negation(node.c), node.a, node.b);
     if (node.op == Op::kHas) consider(node.a, 0, UINT32_MAX);
   }
-  if (arrays_.item_plan(array).is_live) consider(lists_[arrays_.item_plan(array).children][0], 0, 1);
+  if (arrays_.item_plan(array).is_live) consider(lists_[arrays_.item_plan(array).value_formulas][0], 0, 1);
   return few;
 }
 
 bool ValueCounts::is_tight(State state) {
-  if (machine_.at<WaitingForItem>(state) == nullptr && machine_.at<AfterItem>(state) == nullptr) return false;
-  uint32_t array = machine_.array_of(state);
+  if (automaton_.at<WaitingForItem>(state) == nullptr && automaton_.at<AfterItem>(state) == nullptr) return false;
+  uint32_t array = automaton_.array_of(state);
   auto known = tight_arrays_.find(array);
   if (known != tight_arrays_.end()) return known->second;
   bool is_tight = arrays_.are_items_unique(array) && !arrays_.is_plain(array) && !few_children(array).empty();
   return tight_arrays_[array] = is_tight;
 }
 
-bool ValueCounts::depends_on_verdicts(State waiting) {
-  uint32_t array = machine_.array_of(waiting);
+bool ValueCounts::depends_on_truth_values(State waiting) {
+  uint32_t array = automaton_.array_of(waiting);
   if (!is_tight(waiting) || arrays_.item_plan(array).tracked.empty()) return false;
   const std::vector<Formula> literals = arrays_.literals(array);
   size_t num_has = 0;
@@ -347,7 +348,7 @@ bool ValueCounts::depends_on_verdicts(State waiting) {
 }
 
 bool ValueCounts::may_be_scarce(State waiting, const std::string& text) {
-  for (Formula child : few_children(machine_.array_of(waiting))) {
+  for (Formula child : few_children(automaton_.array_of(waiting))) {
     Liveness::Values values = liveness_.all_values(child);
     if (values == nullptr) continue;
     schema_.budget().spend(values->size());
@@ -359,13 +360,14 @@ bool ValueCounts::may_be_scarce(State waiting, const std::string& text) {
 
 bool ValueCounts::has_enough_items(uint32_t array) {
   if (!arrays_.item_plan(array).is_live) return true;
-  uint32_t children = arrays_.item_plan(array).children;
+  uint32_t value_formulas = arrays_.item_plan(array).value_formulas;
   if (arrays_.is_plain(array)) {
     uint32_t min = arrays_.min_items(array);
     if (min < 2) return true;
-    Count count = values_of(children);
+    Count count = values_of(value_formulas);
     if (count.least >= min || count.is_exact) return count.least >= min;
-    if (min <= kMaxCounted && num_different_values(machine_, machine_.before_value(children), min) >= min) return true;
+    if (min <= kMaxCounted && num_different_values(automaton_, automaton_.before_value(value_formulas), min) >= min)
+      return true;
     throw SchemaError(ErrorKind::kUnsupported, "under uniqueItems, an array needs more items than there are values");
   }
   for (Formula child : few_children(array)) {
@@ -377,8 +379,8 @@ bool ValueCounts::has_enough_items(uint32_t array) {
 }
 
 bool ValueCounts::stays_live(State state, const TextSet& used) {
-  const Numbers& formulas = lists_[machine_.array_of(state)];
-  return machine_.pop_at_end(formulas) || liveness_.is_array_live(formulas[0], used);
+  const Numbers& formulas = lists_[automaton_.array_of(state)];
+  return automaton_.pop_at_end(formulas) || liveness_.is_array_live(formulas[0], used);
 }
 
 }  // namespace structout::json

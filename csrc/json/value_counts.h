@@ -15,7 +15,7 @@
 
 namespace structout::json {
 
-class Machine;
+class SchemaAutomaton;
 
 // Under uniqueItems an item that may become more values than came before can surely become
 // a new one, and one with as few may be lost: items of {"enum": [1, 2]} end after two. If
@@ -33,19 +33,19 @@ class ValueCounts {
     bool are_many() const { return least == kMany; }
   };
 
-  explicit ValueCounts(Machine& machine);
+  explicit ValueCounts(SchemaAutomaton& automaton);
 
   // values() counts the values that the innermost array, object or scalar can still become
   // from a state. values_after() does so for a state that waits for a value, once that
-  // value is complete. `names`: the indices of the names that have come. `num_items`: the
-  // number of items that an array whose items differ has then, or kUnknownItems.
-  Count values(State state, const PastKeys& names = {}, size_t num_items = kUnknownItems);
-  Count values_after(State waiting, const PastKeys& names, size_t num_items = kUnknownItems);
+  // value is complete. `seen_keys`: the indices of the names that have come. `num_items`:
+  // the number of items that an array whose items differ has then, or kUnknownItems.
+  Count values(State state, const PastKeys& seen_keys = {}, size_t num_items = kUnknownItems);
+  Count values_after(State waiting, const PastKeys& seen_keys, size_t num_items = kUnknownItems);
   bool are_many(State state);  // whichever names have come
 
   // True if a state before or inside a key can go on with a key that is not used. `begin`:
   // the cursor in `used` after the bytes of the present key.
-  bool has_unused_key(State state, const TextSet& used, TextSet::Cursor begin, const PastKeys& names);
+  bool has_unused_key(State state, const TextSet& used, TextSet::Cursor begin, const PastKeys& seen_keys);
   // As has_unused_key(), for an item that is a scalar.
   bool has_unused_scalar(State state, TextSet::Cursor begin);
   // True for a state before or inside a key whose free keys are few, so that they may be
@@ -61,27 +61,27 @@ class ValueCounts {
   // can be completed after the items `used`.
   bool is_tight(State state);
   bool stays_live(State state, const TextSet& used);
-  // For a tight state that waits for an item. depends_on_verdicts() is true if the other
-  // formulas that the item satisfies matter, even if it is none of the scarce values; with
-  // one `contains` alone they do not, because its used values have counted. may_be_scarce()
-  // is true if an item that begins with `text` may become a scarce value.
-  bool depends_on_verdicts(State waiting);
+  // For a tight state that waits for an item. depends_on_truth_values() is true if the
+  // other formulas that the item satisfies matter, even if it is none of the scarce values;
+  // with one `contains` alone they do not, because its used values have counted.
+  // may_be_scarce() is true if an item that begins with `text` may become a scarce value.
+  bool depends_on_truth_values(State waiting);
   bool may_be_scarce(State waiting, const std::string& text);
 
  private:
-  Count counted(State state, const PastKeys& names, size_t num_items);
-  Count values_of(uint32_t children);
-  Count objects(uint32_t object, const PastKeys& names);
-  Count objects_after(const InKey& key, const PastKeys& names);
-  Count members(uint32_t object, uint32_t key, const PastKeys& names);
+  Count counted(State state, const PastKeys& seen_keys, size_t num_items);
+  Count values_of(uint32_t value_formulas);
+  Count objects(uint32_t object, const PastKeys& seen_keys);
+  Count objects_after(const InKey& key, const PastKeys& seen_keys);
+  Count members(uint32_t object, uint32_t key, const PastKeys& seen_keys);
   Count arrays(uint32_t array, size_t num_items);
   Count constants(Formula among);
-  bool may_be_named(const InKey& key, const PastKeys& names);
+  bool may_be_named(const InKey& key, const PastKeys& seen_keys);
   // The child formulas on items that only few values, the scarce ones, satisfy, and that
   // some item may satisfy.
   std::vector<Formula> few_children(uint32_t array);
 
-  Machine& machine_;
+  SchemaAutomaton& automaton_;
   Schema& schema_;
   Formulas& formulas_;
   Texts& texts_;

@@ -44,7 +44,8 @@ size_t depth_of(const Configuration& config) {
 class ValueSearch {
  public:
   // After `max_reads` bytes the search gives up, and claims to have found a text.
-  explicit ValueSearch(Machine& machine, uint64_t max_reads = kMaxReads) : machine_(machine), max_reads_(max_reads) {}
+  explicit ValueSearch(SchemaAutomaton& automaton, uint64_t max_reads = kMaxReads)
+      : automaton_(automaton), max_reads_(max_reads) {}
 
   // Calls is_found(config, text after the start) for each text until it says true.
   template <typename IsFound>
@@ -60,7 +61,7 @@ class ValueSearch {
     while (!path.empty()) {
       Step& step = path.back();
       State state = step.config.state();
-      bool is_inside = machine_.is_in_string(state) || machine_.is_key(state);
+      bool is_inside = automaton_.is_in_string(state) || automaton_.is_key(state);
       if (step.next == 256) {
         // A space is needed only where nothing else may follow.
         bool is_after_space = !text_.empty() && text_.back() == ' ';
@@ -74,9 +75,9 @@ class ValueSearch {
       } else {
         uint8_t byte = kBytes[step.next++];
         if (!is_inside && is_space(byte)) continue;
-        if (machine_.action(state, byte).kind == Action::kFail) continue;
+        if (automaton_.action(state, byte).kind == Action::kFail) continue;
         if (++num_reads > max_reads_) return true;
-        machine_.schema().budget().spend(kStepsPerRead);
+        automaton_.schema().budget().spend(kStepsPerRead);
         if (!enter(path, byte)) continue;
       }
       if (is_found(path.back().config, text_)) return true;
@@ -104,23 +105,23 @@ class ValueSearch {
 
   bool enter(std::vector<Step>& path, uint8_t byte) {
     Step next = {path.back().config};
-    bool was_key = machine_.is_key(next.config.state());
-    bool was_free = was_key && byte == '"' && machine_.ends_free_key(next.config.state());
+    bool was_key = automaton_.is_key(next.config.state());
+    bool was_free = was_key && byte == '"' && automaton_.ends_free_key(next.config.state());
     if (!next.config.read(byte)) return false;
     path.back().has_gone_on = true;
     next.key_begin = path.back().key_begin;
     next.keys = path.back().keys;
-    bool is_key = machine_.is_key(next.config.state());
+    bool is_key = automaton_.is_key(next.config.state());
     size_t depth = depth_of(next.config);
     next.keys.resize(depth + 1);
     if (is_key && !was_key) next.key_begin = text_.size() + 1;
     // A free key may have any length, so none is begun before the names that must come.
     bool is_begun_here = (is_key || was_free) && next.key_begin != kUnknown;
-    if (is_begun_here && machine_.lacks_names(next.config.state(), next.config.names())) return false;
+    if (is_begun_here && automaton_.lacks_names(next.config.state(), next.config.seen_keys())) return false;
     if (was_key && !is_key) {
       bool is_known = next.key_begin != kUnknown;
       LastKey key = {next.key_begin, is_known ? text_.size() - next.key_begin : 0, was_free};
-      if (machine_.allows_any_order() || was_free) {  // others have their declared order
+      if (automaton_.allows_any_order() || was_free) {  // others have their declared order
         if (!comes_after(next.keys[depth], key)) return false;
         next.keys[depth] = key;
       }
@@ -138,7 +139,7 @@ class ValueSearch {
     return text_.compare(before.begin, before.length, text_, key.begin, key.length) <= 0;
   }
 
-  Machine& machine_;
+  SchemaAutomaton& automaton_;
   const uint64_t max_reads_;
   std::string text_;
 };
@@ -149,7 +150,7 @@ class ValueSearch {
 // followed. So the search ends: each value that it completes in vain is a used one, and
 // these are finitely many.
 bool can_complete(const Configuration& config, const Frame* item) {
-  Machine& machine = config.machine();
+  SchemaAutomaton& automaton = config.automaton();
   bool is_tight = false;  // one of the arrays, so that it matters which value is completed
   std::unordered_set<std::string> seen;
   Configuration::Outlook outlook = Configuration::Outlook::kUnknown;
@@ -157,10 +158,10 @@ bool can_complete(const Configuration& config, const Frame* item) {
     is_tight = false;
     const Frame* frame = next.below();
     for (; frame != nullptr && frame != item; frame = frame->below.get()) {
-      is_tight = is_tight || machine.counts().is_tight(frame->state);
+      is_tight = is_tight || automaton.counts().is_tight(frame->state);
     }
     if (frame == nullptr) return true;
-    is_tight = is_tight || machine.counts().is_tight(item->state);
+    is_tight = is_tight || automaton.counts().is_tight(item->state);
     outlook = next.outlook(*item);
     return outlook == Configuration::Outlook::kLive;
   };
@@ -168,13 +169,13 @@ bool can_complete(const Configuration& config, const Frame* item) {
     if (outlook == Configuration::Outlook::kDead) return true;
     return is_tight && !seen.insert(next.key_within(*item)).second;
   };
-  return ValueSearch(machine, UINT64_MAX).find(config, is_found, is_hopeless);
+  return ValueSearch(automaton, UINT64_MAX).find(config, is_found, is_hopeless);
 }
 
 std::optional<std::string> some_completion(const Configuration& config) {
   if (config.is_complete()) return "";
   std::optional<std::string> completion;
-  ValueSearch(config.machine()).find(config, [&](const Configuration& next, const std::string& text) {
+  ValueSearch(config.automaton()).find(config, [&](const Configuration& next, const std::string& text) {
     if (next.is_complete()) completion = text;
     return completion.has_value();
   });
@@ -193,13 +194,13 @@ std::optional<std::string> short_completion(const Configuration& start) {
   };
   std::vector<Step> steps = {{start, 0, 0}};
   std::unordered_map<State, std::vector<size_t>> seen;  // steps by their states
-  Machine& machine = start.machine();
+  SchemaAutomaton& automaton = start.automaton();
   uint64_t num_reads = 0;
   for (size_t at = 0, end = 1, length = 1; at < steps.size() && length < some->size(); ++at) {
     for (uint32_t byte = 0; byte < 256; ++byte) {
-      if (machine.action(steps[at].config.state(), uint8_t(byte)).kind == Action::kFail) continue;
+      if (automaton.action(steps[at].config.state(), uint8_t(byte)).kind == Action::kFail) continue;
       if (++num_reads > kMaxShortestReads) return some;
-      machine.schema().budget().spend(kStepsPerRead);
+      automaton.schema().budget().spend(kStepsPerRead);
       Configuration next = steps[at].config;
       if (!next.read(uint8_t(byte))) continue;
       if (next.is_complete()) {
@@ -223,12 +224,13 @@ std::optional<std::string> short_completion(const Configuration& start) {
   return some;
 }
 
-size_t num_different_values(Machine& machine, State start, size_t max) {
+size_t num_different_values(SchemaAutomaton& automaton, State start, size_t max) {
   std::set<std::string> values;
-  ValueSearch(machine).find(Configuration(machine, start), [&](const Configuration& config, const std::string& text) {
-    if (config.is_complete()) values.insert(canonical(parse_value(text)));
-    return values.size() >= max;
-  });
+  ValueSearch(automaton).find(Configuration(automaton, start),
+                              [&](const Configuration& config, const std::string& text) {
+                                if (config.is_complete()) values.insert(canonical(parse_value(text)));
+                                return values.size() >= max;
+                              });
   return values.size();
 }
 

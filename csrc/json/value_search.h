@@ -23,6 +23,6 @@ std::optional<std::string> short_completion(const Configuration& config);
 
 // Counts the different values that go on from a state without a stack, up to `max`. Fewer
 // if the search gives up.
-size_t num_different_values(Machine& machine, State start, size_t max);
+size_t num_different_values(SchemaAutomaton& automaton, State start, size_t max);
 
 }  // namespace structout::json

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "json/machine.h"
+#include "json/schema_automaton.h"
 #include "masks/character_classes.h"
 
 namespace structout::json {
@@ -14,30 +14,31 @@ constexpr uint64_t kUnknownClasses = UINT64_MAX;
 
 }  // namespace
 
-WalkHints::WalkHints(Machine& machine) : machine_(machine), texts_(machine.schema().texts()), lists_(machine.lists()) {}
+WalkHints::WalkHints(SchemaAutomaton& automaton)
+    : automaton_(automaton), texts_(automaton.schema().texts()), lists_(automaton.lists()) {}
 
 std::optional<uint32_t> WalkHints::texts_of_characters(State state) const {
-  if (const auto* string = machine_.at<InString>(state)) return string->texts;
-  const auto* key = machine_.at<InKey>(state);
+  if (const auto* string = automaton_.at<InString>(state)) return string->texts;
+  const auto* key = automaton_.at<InKey>(state);
   bool is_free = key != nullptr && !key->may_be_named() && key->may_be_free();
   return is_free ? std::optional(key->free) : std::nullopt;
 }
 
 uint32_t WalkHints::num_plain_bytes(State state) {
-  if (num_plain_bytes_.size() <= state) num_plain_bytes_.resize(machine_.num_states(), kUnknown);
+  if (num_plain_bytes_.size() <= state) num_plain_bytes_.resize(automaton_.num_states(), kUnknown);
   if (num_plain_bytes_[state] != kUnknown) return num_plain_bytes_[state];
   std::optional<uint32_t> texts = texts_of_characters(state);
   return num_plain_bytes_[state] = texts ? texts_.num_plain_bytes(lists_[*texts][0]) : 0;
 }
 
 uint64_t WalkHints::repeated_classes(State state) {
-  if (repeated_classes_.size() <= state) repeated_classes_.resize(machine_.num_states(), kUnknownClasses);
+  if (repeated_classes_.size() <= state) repeated_classes_.resize(automaton_.num_states(), kUnknownClasses);
   if (repeated_classes_[state] != kUnknownClasses) return repeated_classes_[state];
   uint64_t classes = 0;
   if (std::optional<uint32_t> texts = texts_of_characters(state)) {
     classes = ~engine::kOtherCharacters;
     for (uint32_t text : lists_[*texts]) classes &= texts_.repeated_classes(text);
-  } else if (!machine_.is_scalar(state) && !machine_.is_key(state)) {
+  } else if (!automaton_.is_scalar(state) && !automaton_.is_key(state)) {
     classes = repeated_whitespace(state);
   }
   return repeated_classes_[state] = classes;
@@ -46,9 +47,9 @@ uint64_t WalkHints::repeated_classes(State state) {
 uint64_t WalkHints::repeated_whitespace(State state) const {
   uint64_t repeated = 0, others = 0;
   for (uint8_t byte : {' ', '\t', '\n', '\r'}) {
-    Action action = machine_.action(state, byte);
+    Action action = automaton_.action(state, byte);
     bool is_repeated = action.kind == Action::kReplace && action.state == state &&
-                       machine_.guard(state, byte, action).kind == Guard::kNone;
+                       automaton_.guard(state, byte, action).kind == Guard::kNone;
     (is_repeated ? repeated : others) |= engine::class_of_ascii(byte);
   }
   return repeated & ~others;
@@ -69,12 +70,12 @@ bool WalkHints::is_free_text(State state) const {
 }
 
 std::vector<uint8_t> WalkHints::name_bytes(State state) const {
-  const auto* key = machine_.at<InKey>(state);
+  const auto* key = automaton_.at<InKey>(state);
   std::vector<uint8_t> bytes;
   if (key == nullptr) return bytes;
-  const Objects::Order& order = machine_.objects().order(machine_.objects()[key->object]);
+  const Objects::Order& order = automaton_.objects().order(automaton_.objects()[key->object]);
   for (uint32_t i = key->begin; i < key->end; ++i) {
-    const std::string& name = machine_.schema().spelled_name(order.order.names[order.by_spelling[i]]);
+    const std::string& name = automaton_.schema().spelled_name(order.order.names[order.by_spelling[i]]);
     if (name.size() <= key->length) continue;
     uint8_t byte = uint8_t(name[key->length]);
     if (bytes.empty() || bytes.back() != byte) bytes.push_back(byte);
@@ -85,11 +86,11 @@ std::vector<uint8_t> WalkHints::name_bytes(State state) const {
 std::optional<State> WalkHints::state_without_name(State state) {
   auto [known, is_new] = states_without_name_.try_emplace(state);
   if (!is_new) return known->second;
-  if (machine_.at<InKey>(state) == nullptr) return std::nullopt;
-  const InKey key = *machine_.at<InKey>(state);
+  if (automaton_.at<InKey>(state) == nullptr) return std::nullopt;
+  const InKey key = *automaton_.at<InKey>(state);
   if (!key.may_be_named() || !key.may_be_free()) return std::nullopt;
-  const Object& object = machine_.objects()[key.object];
-  if (machine_.objects().is_guarded(object) && object.max_keys != UINT32_MAX)
+  const Object& object = automaton_.objects()[key.object];
+  if (automaton_.objects().is_guarded(object) && object.max_keys != UINT32_MAX)
     return std::nullopt;  // a missing name may have to come
   std::vector<uint8_t> names = name_bytes(state);
   auto goes_on = [&names](int byte) {  // with a plain character that is in no name
@@ -112,25 +113,25 @@ std::optional<State> WalkHints::state_without_name(State state) {
     if (!target) return std::nullopt;
     after_ascii.push_back(*target);
   }
-  State found = machine_.add(InKey{key.object, 0, 0, 0, lists_.number_of(after_ascii)}, MemoryKind::kInsideKey);
+  State found = automaton_.add(InKey{key.object, 0, 0, 0, lists_.number_of(after_ascii)}, RegisterKind::kInsideKey);
   if (is_free_text(found)) known->second = found;
   return known->second;
 }
 
 State WalkHints::without_far_limits(State state, uint32_t max_length) {
-  const auto* string = machine_.at<InString>(state);
+  const auto* string = automaton_.at<InString>(state);
   if (string == nullptr) return state;
   Numbers texts = lists_[string->texts];
   for (uint32_t& each : texts) each = texts_.without_far_limit(each, max_length);
-  return machine_.add(InString{lists_.number_of(texts)});
+  return automaton_.add(InString{lists_.number_of(texts)});
 }
 
 std::optional<WalkHints::LengthLimit> WalkHints::length_limit(State state) {
-  const auto* string = machine_.at<InString>(state);
+  const auto* string = automaton_.at<InString>(state);
   if (string == nullptr || lists_[string->texts].size() > 1) return std::nullopt;
   auto limit = texts_.length_limit(lists_[string->texts][0]);
   if (!limit) return std::nullopt;
-  return LengthLimit{machine_.add(InString{lists_.number_of({limit->without})}), limit->num_free, limit->num_at_most};
+  return LengthLimit{automaton_.add(InString{lists_.number_of({limit->without})}), limit->num_free, limit->num_at_most};
 }
 
 }  // namespace structout::json

@@ -13,13 +13,13 @@
 
 namespace structout::json {
 
-class Machine;
+class SchemaAutomaton;
 
 // Most hints are on states inside strings and keys. Expensive ones are computed once for a
 // state.
 class WalkHints {
  public:
-  explicit WalkHints(Machine& machine);
+  explicit WalkHints(SchemaAutomaton& automaton);
 
   // Inside a string or a free key: the number of bytes that may follow of arbitrary
   // characters that are written as themselves. 0 if the schema restricts them.
@@ -60,7 +60,7 @@ class WalkHints {
   uint64_t repeated_whitespace(State state) const;
   bool has_constant_texts(uint32_t texts) const;
 
-  Machine& machine_;
+  SchemaAutomaton& automaton_;
   Texts& texts_;
   ListTable& lists_;
   std::map<State, std::optional<State>> states_without_name_;

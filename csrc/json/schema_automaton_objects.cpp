@@ -1,44 +1,44 @@
 // Reading the keys of objects.
 #include <algorithm>
 
-#include "json/machine.h"
+#include "json/schema_automaton.h"
 
 namespace structout::json {
 
-std::optional<Action> Machine::end_of_object(const Object& object) {
+std::optional<Action> SchemaAutomaton::end_of_object(const Object& object) {
   if (objects_.lacks_required(object)) return std::nullopt;
   return pop_at_end(lists_[object.formulas]);
 }
 
-std::optional<uint32_t> Machine::object_between_members(State state) const {
+std::optional<uint32_t> SchemaAutomaton::object_between_members(State state) const {
   if (const auto* start = at<ObjectStart>(state)) return start->object;
   if (const auto* before = at<BeforeKey>(state)) return before->object;
   if (const auto* after = at<AfterMember>(state)) return after->object;
   return std::nullopt;
 }
 
-Action Machine::read(const ObjectStart& start, MemoryKind memory, uint8_t byte) {
+Action SchemaAutomaton::read(const ObjectStart& start, RegisterKind registers, uint8_t byte) {
   if (std::optional<uint32_t> more = whitespace_.after(start.spaces, byte)) {
-    return replace(add(ObjectStart{start.object, *more}, memory));
+    return replace(add(ObjectStart{start.object, *more}, registers));
   }
-  if (byte != '}') return read(BeforeKey{start.object, start.spaces}, memory, byte);
+  if (byte != '}') return read(BeforeKey{start.object, start.spaces}, registers, byte);
   return whitespace_.may_end(start.spaces) ? end_of_object(objects_[start.object]).value_or(Action{}) : Action{};
 }
 
-Action Machine::read(const BeforeKey& before, MemoryKind, uint8_t byte) {
+Action SchemaAutomaton::read(const BeforeKey& before, RegisterKind, uint8_t byte) {
   const Object& object = objects_.prepared(before.object);
   bool has_named = object.allows_names();
   if (byte == '"' && whitespace_.may_end(before.spaces) && (object.allows_free || has_named)) {
     uint32_t num_names = object.num_names();
     return replace(
         add(InKey{before.object, 0, has_named ? num_names : 0, 0, object.allows_free ? object.free : InKey::kNotFree},
-            object.allows_free ? MemoryKind::kInsideKey : objects_.memory_of(object)));
+            object.allows_free ? RegisterKind::kInsideKey : objects_.register_kind_of(object)));
   }
   std::optional<uint32_t> more = whitespace_.after(before.spaces, byte);
-  return more ? replace(add(BeforeKey{before.object, *more}, objects_.memory_of(object))) : Action{};
+  return more ? replace(add(BeforeKey{before.object, *more}, objects_.register_kind_of(object))) : Action{};
 }
 
-Action Machine::read(const InKey& given, MemoryKind, uint8_t byte) {
+Action SchemaAutomaton::read(const InKey& given, RegisterKind, uint8_t byte) {
   InKey key = given;
   const Object& object = objects_[key.object];
   const Objects::Order& order = objects_.order(object);
@@ -46,7 +46,7 @@ Action Machine::read(const InKey& given, MemoryKind, uint8_t byte) {
     return schema_.spelled_name(order.order.names[order.by_spelling[index]]);
   };
   auto is_allowed = [&](uint32_t index) { return object.allows_spelling(index); };
-  MemoryKind after_memory = objects_.memory_of(object);
+  RegisterKind after_kind = objects_.register_kind_of(object);
   if (byte == '"') {
     std::optional<uint32_t> complete;
     // Spellings never end inside an escape. Names are sorted by spelling, so the shortest
@@ -61,7 +61,7 @@ Action Machine::read(const InKey& given, MemoryKind, uint8_t byte) {
       }
       complete = objects_.number_of_key(free);
     }
-    if (complete) return replace(add(AfterKey{key.object, *complete, whitespace_.after_key()}, after_memory));
+    if (complete) return replace(add(AfterKey{key.object, *complete, whitespace_.after_key()}, after_kind));
   }
   // Named keys.
   while (key.begin < key.end &&
@@ -83,40 +83,40 @@ Action Machine::read(const InKey& given, MemoryKind, uint8_t byte) {
   }
   key.object = objects_.at_position(key.object, position);
   objects_.prepared(key.object);
-  return replace(add(key, key.may_be_free() ? MemoryKind::kInsideKey : after_memory));
+  return replace(add(key, key.may_be_free() ? RegisterKind::kInsideKey : after_kind));
 }
 
-Action Machine::read(const AfterKey& key, MemoryKind memory, uint8_t byte) {
+Action SchemaAutomaton::read(const AfterKey& key, RegisterKind registers, uint8_t byte) {
   if (byte == ':' && whitespace_.may_end(key.spaces)) {
-    State value = add(BeforeValue{objects_.plan(key.object, key.key).children, whitespace_.after_colon()});
+    State value = add(BeforeValue{objects_.plan(key.object, key.key).value_formulas, whitespace_.after_colon()});
     return {Action::kPush, value, waiting_member(key.object, key.key)};
   }
   std::optional<uint32_t> spaces = whitespace_.after(key.spaces, byte);
-  return spaces ? replace(add(AfterKey{key.object, key.key, *spaces}, memory)) : Action{};
+  return spaces ? replace(add(AfterKey{key.object, key.key, *spaces}, registers)) : Action{};
 }
 
-Action Machine::read(const AfterMember& member, MemoryKind memory, uint8_t byte) {
+Action SchemaAutomaton::read(const AfterMember& member, RegisterKind registers, uint8_t byte) {
   const Object& object = objects_.prepared(member.object);
   if (byte == ',') {
     bool may_go_on = whitespace_.may_separate(member.spaces) && (object.allows_free || object.allows_names());
     if (!whitespace_.may_end(member.spaces) || !may_go_on) return {};
-    return replace(add(BeforeKey{member.object, whitespace_.after_comma()}, memory));
+    return replace(add(BeforeKey{member.object, whitespace_.after_comma()}, registers));
   }
   if (byte != '}' && !is_space(byte)) return {};
   std::optional<Action> end = end_of_object(object);
   if (byte == '}') return whitespace_.may_end(member.spaces) ? end.value_or(Action{}) : Action{};
   uint32_t spaces = whitespace_after_value(member.spaces, end, object.formulas);
   std::optional<uint32_t> more = whitespace_.after(spaces, byte);
-  return more ? replace(add(AfterMember{member.object, *more}, memory)) : Action{};
+  return more ? replace(add(AfterMember{member.object, *more}, registers)) : Action{};
 }
 
-State Machine::waiting_member(uint32_t object, uint32_t key) {
-  return add(WaitingForMember{object, key}, objects_.memory_of(objects_.prepared(object)));
+State SchemaAutomaton::waiting_member(uint32_t object, uint32_t key) {
+  return add(WaitingForMember{object, key}, objects_.register_kind_of(objects_.prepared(object)));
 }
 
 // -- names ---------------------------------------------------------------------------
 
-Guard Machine::guard_in_any_order(State state, uint8_t byte, const Action& action) {
+Guard SchemaAutomaton::guard_in_any_order(State state, uint8_t byte, const Action& action) {
   const auto* key = at<InKey>(state);
   std::optional<uint32_t> between = key == nullptr ? object_between_members(state) : std::nullopt;
   if (key == nullptr && !between) return {};
@@ -138,26 +138,26 @@ Guard Machine::guard_in_any_order(State state, uint8_t byte, const Action& actio
   return one_of(0, 0, true);
 }
 
-bool Machine::lacks_names(State state, const PastKeys& names) {
+bool SchemaAutomaton::lacks_names(State state, const PastKeys& seen_keys) {
   if (!allows_any_order()) return false;
   const auto* inside = at<InKey>(state);
   const auto* after = at<AfterKey>(state);
   bool is_free = inside != nullptr ? !inside->may_be_named() : after != nullptr && objects_.key(after->key).is_free();
-  return is_free && objects_.lacks_names(inside != nullptr ? inside->object : after->object, names);
+  return is_free && objects_.lacks_names(inside != nullptr ? inside->object : after->object, seen_keys);
 }
 
-std::optional<uint32_t> Machine::completed_name(State state, State next) const {
+std::optional<uint32_t> SchemaAutomaton::completed_name(State state, State next) const {
   bool may_be_complete = allows_any_order() && at<InKey>(state) != nullptr && at<AfterKey>(next) != nullptr;
-  return may_be_complete ? position_of_name(*at<AfterKey>(next)) : std::nullopt;
+  return may_be_complete ? index_of_name(*at<AfterKey>(next)) : std::nullopt;
 }
 
-std::optional<uint32_t> Machine::position_of_name(const AfterKey& after) const {
+std::optional<uint32_t> SchemaAutomaton::index_of_name(const AfterKey& after) const {
   const Key& key = objects_.key(after.key);
   if (key.is_free()) return std::nullopt;
   return objects_.order(objects_[after.object]).order.positions.at(key.name);
 }
 
-bool Machine::ends_free_key(State state) {
+bool SchemaAutomaton::ends_free_key(State state) {
   if (at<InKey>(state) == nullptr) return false;
   Action action = this->action(state, '"');
   if (action.kind != Action::kReplace) return false;
