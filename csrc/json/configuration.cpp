@@ -146,7 +146,8 @@ bool Configuration::apply(const Action& action, uint8_t byte) {
           waiting->registers != nullptr && automaton_->register_kind(waiting->state) == RegisterKind::kInsideItem;
       if (is_item) {
         auto is_done = [&waiting](const auto& entry) { return entry.first == waiting->registers; };
-        rivals_.erase(std::remove_if(rivals_.begin(), rivals_.end(), is_done), rivals_.end());
+        duplicate_candidates_.erase(std::remove_if(duplicate_candidates_.begin(), duplicate_candidates_.end(), is_done),
+                                    duplicate_candidates_.end());
         std::string item = text_since(waiting->registers->begin);
         if (action.kind == Action::kPop) item.push_back(char(byte));
         if (!complete_item(*waiting, std::move(item))) return false;
@@ -193,7 +194,8 @@ bool Configuration::complete_item(const Frame& waiting, std::string text) {
   used.values = used.values.with(item);
   Value used_value = with_canonical_texts(value);
   uint32_t value_formulas = automaton_->item_formulas(waiting.state);
-  used.are_alike = used.last == nullptr || (used.are_alike && used.last->value_formulas == value_formulas);
+  used.have_same_formulas =
+      used.last == nullptr || (used.have_same_formulas && used.last->value_formulas == value_formulas);
   used.are_written_once = used.are_written_once && !automaton_->allows_any_order() && !has_free_key_;
   used.written = used.are_written_once ? used.written.with(written(used_value)) : TextSet();
   used.last = std::make_shared<const UsedItem>(std::move(used_value), value_formulas, used.last);
@@ -209,30 +211,30 @@ bool Configuration::complete_item(const Frame& waiting, std::string text) {
   return true;
 }
 
-const Rivals& Configuration::rivals_of(const Frame& item) const {
-  auto known =
-      std::find_if(rivals_.begin(), rivals_.end(), [&](const auto& entry) { return entry.first == item.registers; });
-  if (known != rivals_.end() && known->second->length() == length()) return *known->second;
-  if (known == rivals_.end()) known = rivals_.insert(known, {item.registers, nullptr});
-  auto rivals = std::make_shared<Rivals>(
-      known->second != nullptr ? *known->second : Rivals(item.registers->used, item.registers->begin));
-  rivals->read(text_since(rivals->length()));
-  automaton_->schema().budget().spend(rivals->take_work());
-  known->second = std::move(rivals);
+const DuplicateCandidates& Configuration::duplicate_candidates_of(const Frame& item) const {
+  auto known = std::find_if(duplicate_candidates_.begin(), duplicate_candidates_.end(),
+                            [&](const auto& entry) { return entry.first == item.registers; });
+  if (known != duplicate_candidates_.end() && known->second->length() == length()) return *known->second;
+  if (known == duplicate_candidates_.end()) known = duplicate_candidates_.insert(known, {item.registers, nullptr});
+  auto candidates = std::make_shared<DuplicateCandidates>(
+      known->second != nullptr ? *known->second : DuplicateCandidates(item.registers->used, item.registers->begin));
+  candidates->read(text_since(candidates->length()));
+  automaton_->schema().budget().spend(candidates->take_work());
+  known->second = std::move(candidates);
   return *known->second;
 }
 
-void Configuration::prepare_rivals() const {
+void Configuration::prepare_duplicate_candidates() const {
   for (const Frame* item = below_ == nullptr ? nullptr : below_->item; item != nullptr;) {
-    if (item->registers->used != nullptr) rivals_of(*item);
+    if (item->registers->used != nullptr) duplicate_candidates_of(*item);
     item = item->below == nullptr ? nullptr : item->below->item;
   }
 }
 
 // Multiplies the least numbers of values that each part can still become, from the
-// innermost value outwards. If these are more than the rivals (earlier items that this one
-// could still equal), some continuation is new; if the number is exact and the rivals
-// exhaust it, none is.
+// innermost value outwards. If these are more than the duplicate candidates (earlier items
+// that this one could still equal), some continuation is new; if the number is exact and
+// the candidates exhaust it, none is.
 Configuration::Outlook Configuration::outlook(const Frame& item) const {
   auto num_used = [](const Frame& frame) {
     return frame.registers->used == nullptr ? size_t(0) : frame.registers->used->values.size();
@@ -241,8 +243,9 @@ Configuration::Outlook Configuration::outlook(const Frame& item) const {
   auto num_items = [this](const Registers* registers, State array) {
     const UsedValues* used = registers == nullptr ? nullptr : registers->used.get();
     if (used == nullptr) return size_t(0);
-    bool are_alike = used->are_alike && used->last->value_formulas == automaton_->item_formulas(array);
-    return are_alike ? used->values.size() : ValueCounts::kUnknownItems;
+    bool have_same_formulas =
+        used->have_same_formulas && used->last->value_formulas == automaton_->item_formulas(array);
+    return have_same_formulas ? used->values.size() : ValueCounts::kUnknownItems;
   };
   bool is_in_array = automaton_->register_kind(state_) == RegisterKind::kItems;
   ValueCounts::Count count = automaton_->counts().values(
@@ -254,11 +257,12 @@ Configuration::Outlook Configuration::outlook(const Frame& item) const {
       if (is_tight && (!count.are_many() || automaton_->counts().depends_on_truth_values(frame->state)))
         return Outlook::kUnknown;
       if (num_used(*frame) > 0 && !count.are_many()) {
-        const Rivals& rivals = rivals_of(*frame);
-        size_t num_past = rivals.size();
-        size_t num_alike = rivals.num_alike(automaton_->item_formulas(frame->state), automaton_->allows_any_order());
+        const DuplicateCandidates& candidates = duplicate_candidates_of(*frame);
+        size_t num_past = candidates.size();
+        size_t num_with_same_formulas =
+            candidates.num_with_same_formulas(automaton_->item_formulas(frame->state), automaton_->allows_any_order());
         count = {count.least > num_past ? uint32_t(count.least - num_past) : 0,
-                 count.is_exact && num_alike == num_past};
+                 count.is_exact && num_with_same_formulas == num_past};
       }
     }
     bool is_in_array = automaton_->register_kind(frame->state) == RegisterKind::kInsideItem;
@@ -270,14 +274,15 @@ Configuration::Outlook Configuration::outlook(const Frame& item) const {
     count = {uint32_t(std::min<uint64_t>(all, ValueCounts::kMany)), count.is_exact && after.is_exact};
   }
   if (automaton_->counts().is_tight(item.state)) {
-    bool are_alike = count.are_many() && !automaton_->counts().depends_on_truth_values(item.state);
-    return are_alike ? Outlook::kLive : Outlook::kUnknown;
+    bool are_enough = count.are_many() && !automaton_->counts().depends_on_truth_values(item.state);
+    return are_enough ? Outlook::kLive : Outlook::kUnknown;
   }
   if (count.least > num_used(item)) return Outlook::kLive;
-  const Rivals& rivals = rivals_of(item);
-  if (count.least > rivals.size()) return Outlook::kLive;
-  bool is_dead = count.is_exact &&
-                 count.least <= rivals.num_alike(automaton_->item_formulas(item.state), automaton_->allows_any_order());
+  const DuplicateCandidates& candidates = duplicate_candidates_of(item);
+  if (count.least > candidates.size()) return Outlook::kLive;
+  bool is_dead =
+      count.is_exact && count.least <= candidates.num_with_same_formulas(automaton_->item_formulas(item.state),
+                                                                         automaton_->allows_any_order());
   return is_dead ? Outlook::kDead : Outlook::kUnknown;
 }
 
@@ -326,7 +331,7 @@ std::string Configuration::key_within(const Frame& item) const {
     append_seen_keys(frame->registers.get());
     bool has_used = frame->registers != nullptr && frame->registers->used != nullptr;
     bool is_item = automaton_->register_kind(frame->state) == RegisterKind::kInsideItem;
-    depends_on_text = depends_on_text || (has_used && (!is_item || rivals_of(*frame).size() > 0));
+    depends_on_text = depends_on_text || (has_used && (!is_item || duplicate_candidates_of(*frame).size() > 0));
   }
   std::string text = text_since(item.registers->begin);
   text.erase(text.begin(), std::find_if_not(text.begin(), text.end(), is_space));  // known values have none in front

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "json/rivals.h"
+#include "json/duplicate_candidates.h"
 #include "json/schema_automaton.h"
 #include "masks/embedded.h"
 
@@ -100,9 +100,9 @@ class Configuration final : public engine::EmbeddedConfiguration {
   enum class Outlook : uint8_t { kLive, kDead, kUnknown };
   Outlook outlook(const Frame& item) const;
 
-  // Finds the rivals of all items that have begun: earlier items that they could still
-  // equal. Copies of this configuration share them.
-  void prepare_rivals() const;
+  // Finds the duplicate candidates of all items that have begun: earlier items that they
+  // could still equal. Copies of this configuration share them.
+  void prepare_duplicate_candidates() const;
 
   // A key of the text within an item: configurations with equal keys can complete the same
   // items.
@@ -150,7 +150,7 @@ class Configuration final : public engine::EmbeddedConfiguration {
   std::string text_since(size_t begin) const;
   void follow_string(State next, uint8_t byte);
   bool complete_item(const Frame& waiting, std::string text);
-  const Rivals& rivals_of(const Frame& item) const;
+  const DuplicateCandidates& duplicate_candidates_of(const Frame& item) const;
 
   SchemaAutomaton* automaton_;
   // The stack: the state on top with its memory, and the frames below.
@@ -162,7 +162,8 @@ class Configuration final : public engine::EmbeddedConfiguration {
   bool has_free_key_ = false;             // in the items around
   std::shared_ptr<const TextNode> text_;  // while a key or an item is read that is remembered
   // By the registers of the frame that waits for the item.
-  mutable std::vector<std::pair<std::shared_ptr<const Registers>, std::shared_ptr<const Rivals>>> rivals_;
+  mutable std::vector<std::pair<std::shared_ptr<const Registers>, std::shared_ptr<const DuplicateCandidates>>>
+      duplicate_candidates_;
 };
 
 }  // namespace structout::json

@@ -197,9 +197,9 @@ struct Liveness::ArraySearch {
         continue;
       }
       if (!is_satisfiable(index, {wanted.child})) continue;
-      bool are_alike = has_tried_after && wanted.end == kNoEnd && cap == kAnyNumberOfItems && bounded.empty();
+      bool are_equivalent = has_tried_after && wanted.end == kNoEnd && cap == kAnyNumberOfItems && bounded.empty();
       bool may_run_out = is_unique && unused_values(need(index, {wanted.child})) != nullptr;
-      if (are_alike && !may_run_out) {  // there are enough of them
+      if (are_equivalent && !may_run_out) {  // there are enough of them
         if (assign_items(next + 1, 0, 0)) return true;
         continue;
       }
@@ -279,7 +279,7 @@ struct Liveness::ArraySearch {
   std::vector<Bounded> bounded;
   uint32_t min_items = 0, max_items = kAnyNumberOfItems;
   bool is_unique = false, is_repeated = false;
-  uint32_t last_bound = 0;  // items from here on are alike
+  uint32_t last_bound = 0;  // items from here on are equivalent
   uint32_t cap = 0;         // the most items that there can be
   std::vector<RequiredItem> required;
 };

@@ -261,8 +261,8 @@ struct Liveness::ObjectSearch {
 
   // True if a free key stands for more keys than there are witnesses of it.
   bool has_another(const Key& key, const std::vector<Witness>& witnesses) {
-    auto is_alike = [&](const Witness& witness) { return witness.key == key; };
-    auto count = std::count_if(witnesses.begin(), witnesses.end(), is_alike);
+    auto has_key = [&](const Witness& witness) { return witness.key == key; };
+    auto count = std::count_if(witnesses.begin(), witnesses.end(), has_key);
     return count == 0 || count < num_keys(key);
   }
 

@@ -208,7 +208,7 @@ class Schema {
   }
   bool has_narrower_text(Formula texts);
   // The number of an earlier schema whose normalized text is the same, or a new number.
-  uint32_t number_alike(const Node& node);
+  uint32_t shared_number_of(const Node& node);
   Formula constant(const Value& value);
   Formula all_of(const std::vector<Formula>& operands) { return formulas_.conjunction(operands); }
   Formula any_of(const std::vector<Formula>& operands) { return formulas_.disjunction(operands); }

@@ -83,7 +83,7 @@ size_t SchemaCache::num_states() {
 }
 
 size_t SchemaCache::size_in_bytes() const {
-  return automaton_->memory_bytes() + store_.memory_bytes() + masks_.size() * kBytesPerKey + suspect_bytes_ +
+  return automaton_->memory_bytes() + store_.memory_bytes() + masks_.size() * kBytesPerKey + duplicate_check_bytes_ +
          configs_.memory_bytes();
 }
 
@@ -143,26 +143,26 @@ const SchemaCache::Entry& SchemaCache::computed_entry(const Configuration& confi
     if (base->mask == nullptr) base = nullptr;
   }
   TokenWalk walk(*automaton_, config, top);
-  Suspects suspects;
+  DuplicateChecks duplicate_checks;
   Conditions conditions;
   bool is_filled = base != nullptr;
   if (is_filled) {
     store_.expand(*base->mask, row_.data());
-    suspects = base->suspects;
+    duplicate_checks = base->duplicate_checks;
     conditions = base->conditions;
     if (limit) {
       is_filled = walk.forbid_longer(*vocabulary_, *limit, row_.data());
     } else {
-      walk.fill_names(*vocabulary_, row_.data(), suspects, conditions);
+      walk.fill_names(*vocabulary_, row_.data(), duplicate_checks, conditions);
     }
   }
   if (!is_filled) {
     std::fill(row_.begin(), row_.end(), 0);
-    suspects = {};
+    duplicate_checks = {};
     conditions = {};
-    walk.fill(*vocabulary_, row_.data(), suspects, conditions);
+    walk.fill(*vocabulary_, row_.data(), duplicate_checks, conditions);
   }
-  last_.suspects = std::move(suspects);
+  last_.duplicate_checks = std::move(duplicate_checks);
   last_.conditions = std::move(conditions);
   if (num_frames_.size() <= top) num_frames_.resize(top + 1, 1);
   num_frames_[top] = std::max(num_frames_[top], uint32_t(walk.num_looked_at()));
@@ -172,9 +172,10 @@ const SchemaCache::Entry& SchemaCache::computed_entry(const Configuration& confi
   last_.number = engine::EmbeddedView::kNoEntry;
   if (last_.mask == nullptr) return last_;
   last_.number = uint32_t(masks_.size());
-  suspect_bytes_ += (last_.suspects.of_earlier.size() + last_.suspects.of_themselves.size()) * sizeof(uint32_t) +
-                    last_.conditions.tokens.size() * sizeof(last_.conditions.tokens[0]) +
-                    last_.conditions.all.size() * sizeof(last_.conditions.all[0]);
+  duplicate_check_bytes_ +=
+      (last_.duplicate_checks.of_earlier.size() + last_.duplicate_checks.of_themselves.size()) * sizeof(uint32_t) +
+      last_.conditions.tokens.size() * sizeof(last_.conditions.tokens[0]) +
+      last_.conditions.all.size() * sizeof(last_.conditions.all[0]);
   return masks_.emplace(key_of(config, top), last_).first->second;
 }
 
@@ -206,13 +207,13 @@ bool SchemaCache::find_exits(const Configuration& config, State top, const Entry
     }
     exits->lists[size_t(same - exits->of_lists.begin())].push_back(node);
   }
-  suspect_bytes_ += nodes.size() * sizeof(uint32_t);
+  duplicate_check_bytes_ += nodes.size() * sizeof(uint32_t);
   entry.exits = std::move(exits);
   return true;
 }
 
 bool SchemaCache::is_exact(const Configuration& config, const Entry& entry) {
-  if (config.has_used() || !entry.suspects.of_themselves.empty()) return false;
+  if (config.has_used() || !entry.duplicate_checks.of_themselves.empty()) return false;
   if (entry.conditions.tokens.empty()) return true;
   std::vector<bool> holds = truths(config, entry.conditions);
   return std::all_of(entry.conditions.tokens.begin(), entry.conditions.tokens.end(), [&](const auto& token) {
@@ -296,15 +297,17 @@ bool SchemaCache::fill_row(const Configuration& config, const Entry& entry, engi
     store_.expand(*entry.mask, row);
   }
   if (!entry.conditions.tokens.empty()) forbid_seen_keys(config, entry.conditions, row);
-  if (config.has_used() || !entry.suspects.of_themselves.empty()) forbid_used(config, entry.suspects, row);
+  if (config.has_used() || !entry.duplicate_checks.of_themselves.empty())
+    forbid_used(config, entry.duplicate_checks, row);
   if (entry.mask != nullptr && !depends_on_config(config, entry)) return !entry.mask->is_empty();
   return row.allows_any();
 }
 
 // Takes tokens out of a row that would repeat a key or an item, or after which only
-// used ones could follow. Reads each suspect that the row allows, unless the item is
-// certainly new.
-void SchemaCache::forbid_used(const Configuration& config, const Suspects& suspects, engine::MaskRow& row) {
+// used ones could follow. Reads each token with a duplicate check that the row allows,
+// unless the item is certainly new.
+void SchemaCache::forbid_used(const Configuration& config, const DuplicateChecks& duplicate_checks,
+                              engine::MaskRow& row) {
   automaton_->schema().budget().restart();
   bool remembers = config.has_used();
   const Frame* item = config.below() == nullptr ? nullptr : config.below()->item;
@@ -328,16 +331,16 @@ void SchemaCache::forbid_used(const Configuration& config, const Suspects& suspe
     return std::count(vocabulary_->begin(token), vocabulary_->end(token), uint8_t('"')) >= 2;
   };
   size_t num_of_themselves = 0;  // that were tried
-  bool are_rivals_prepared = false;
-  for (uint32_t token : remembers ? suspects.of_earlier : suspects.of_themselves) {
-    bool is_of_itself = !remembers || (num_of_themselves < suspects.of_themselves.size() &&
-                                       suspects.of_themselves[num_of_themselves] == token);
+  bool are_candidates_prepared = false;
+  for (uint32_t token : remembers ? duplicate_checks.of_earlier : duplicate_checks.of_themselves) {
+    bool is_of_itself = !remembers || (num_of_themselves < duplicate_checks.of_themselves.size() &&
+                                       duplicate_checks.of_themselves[num_of_themselves] == token);
     num_of_themselves += is_of_itself;
     if (!row.allows(token)) continue;
     bool is_for_item = !is_of_itself && (is_in_string || (is_in_item && config.is_new_item()));
     if (is_for_item && is_new_item(token) && !may_complete_key(token)) continue;
-    if (!are_rivals_prepared) config.prepare_rivals();
-    are_rivals_prepared = true;
+    if (!are_candidates_prepared) config.prepare_duplicate_candidates();
+    are_candidates_prepared = true;
     if (!may_follow(config, token)) row.set(token, false);
   }
   bool is_key = automaton_->register_kind(config.state()) == RegisterKind::kInsideKey;

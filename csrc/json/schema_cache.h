@@ -24,7 +24,7 @@ namespace structout::json {
 // (json/token_walk.h).
 //
 // Keys and items that must differ from earlier ones are not part of the cache key. A
-// mask lists the tokens that depend on them, its suspects, and each text reads these
+// mask lists the tokens that need a duplicate check, and each text reads these
 // again. Threads may share it.
 class SchemaCache {
  public:
@@ -97,7 +97,7 @@ class SchemaCache {
     const engine::Mask* mask = nullptr;  // null if it is not kept
     uint32_t number = engine::EmbeddedView::kNoEntry;
     mutable std::shared_ptr<const Exits> exits{};  // null until they are needed
-    Suspects suspects;
+    DuplicateChecks duplicate_checks;
     Conditions conditions;
   };
 
@@ -121,14 +121,14 @@ class SchemaCache {
   // True if the mask of the entry may need corrections for the configuration: for used keys
   // and items, for tokens that may repeat themselves, or for seen keys.
   static bool depends_on_config(const Configuration& config, const Entry& entry) {
-    return config.has_used() || !entry.suspects.of_themselves.empty() || !entry.conditions.tokens.empty();
+    return config.has_used() || !entry.duplicate_checks.of_themselves.empty() || !entry.conditions.tokens.empty();
   }
   // Stores the mask in the cached configuration, unless it is null. Returns it.
   static const engine::Mask* keep(const CachedConfiguration& cached, const engine::Mask* mask);
   std::vector<bool> truths(const Configuration& config, const Conditions& conditions);
   bool may_follow(const Configuration& config, uint32_t token);
   void forbid_seen_keys(const Configuration& config, const Conditions& conditions, engine::MaskRow& row);
-  void forbid_used(const Configuration& config, const Suspects& suspects, engine::MaskRow& row);
+  void forbid_used(const Configuration& config, const DuplicateChecks& duplicate_checks, engine::MaskRow& row);
 
   std::unique_ptr<SchemaAutomaton> automaton_;
   std::shared_ptr<const engine::VocabularyTrie> vocabulary_;
@@ -140,7 +140,7 @@ class SchemaCache {
   std::unordered_map<std::string, Entry> masks_;
   Entry last_;  // computed, if it is not kept
   const uint32_t number_;
-  size_t suspect_bytes_ = 0;
+  size_t duplicate_check_bytes_ = 0;
   std::vector<uint32_t> row_;
   std::atomic<size_t> memory_bytes_;
 };

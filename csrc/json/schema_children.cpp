@@ -108,7 +108,7 @@ Formula Schema::child_of_keywords(const Node& node, int num_references) {
     InContext within(*this, node.context);
     if (const Value* target = reference_target(schema, "$ref")) return child(*target, num_references - 1);
   }
-  return formulas_.atom(Op::kSchema, number_alike(node));
+  return formulas_.atom(Op::kSchema, shared_number_of(node));
 }
 
 bool Schema::asks_nothing_beside(const Value& schema, std::string_view keyword) const {
@@ -116,7 +116,7 @@ bool Schema::asks_nothing_beside(const Value& schema, std::string_view keyword) 
                      [&](const std::string& name) { return name == keyword || is_annotation(name); });
 }
 
-uint32_t Schema::number_alike(const Node& node) {
+uint32_t Schema::shared_number_of(const Node& node) {
   SchemaWriter writer(document_, *options_.formats);
   bool is_shared = writer.write(*node.value);
   std::string text = std::to_string(document_.draft(*node.value)) + (node.context.ignores_dependencies ? "-" : "+") +

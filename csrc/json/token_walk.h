@@ -15,9 +15,9 @@ namespace structout::json {
 
 // Tokens that could produce a duplicate key or item and so need a check for each text:
 // they complete one, or begin one whose continuations may be used up.
-struct Suspects {
-  std::vector<uint32_t> of_earlier;     // all suspects
-  std::vector<uint32_t> of_themselves;  // suspects that may repeat a key or item that they complete themselves
+struct DuplicateChecks {
+  std::vector<uint32_t> of_earlier;     // all of these tokens
+  std::vector<uint32_t> of_themselves;  // those that may repeat a key or item that they complete themselves
 };
 
 // Tokens that are allowed only under a condition on the seen keys of an object, such as
@@ -49,7 +49,7 @@ struct Conditions {
 };
 
 // Follows tokens from the states of a configuration, but without the keys and items that it
-// remembers: tokens that depend on those become suspects, or get conditions. So a mask
+// remembers: tokens that depend on those get a duplicate check, or conditions. So a mask
 // serves all configurations with the same states.
 //
 // Tokens share their first bytes in the trie, so a node is followed once for all tokens
@@ -79,10 +79,11 @@ class TokenWalk {
   // there are if it has reached the bottom. The mask depends on these states alone.
   size_t num_looked_at() const { return num_looked_at_; }
 
-  // Sets the bits of the tokens that are allowed, and lists the suspects among them and
+  // Sets the bits of the tokens that are allowed, and lists their duplicate checks and
   // those with conditions.
-  void fill(const engine::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects, Conditions& conditions) {
-    start(vocabulary, row, suspects, conditions);
+  void fill(const engine::VocabularyTrie& vocabulary, uint32_t* row, DuplicateChecks& duplicate_checks,
+            Conditions& conditions) {
+    start(vocabulary, row, duplicate_checks, conditions);
     uint32_t num_nodes = uint32_t(vocabulary.nodes().size());
     if (automaton_.hints().is_free_text(frames_[0].state)) {
       fill_free_text(vocabulary.string_tokens());
@@ -96,11 +97,12 @@ class TokenWalk {
     }
   }
 
-  // Takes the row, suspects and conditions of the state in which the key cannot become
-  // a named one, and changes them to those of this state. Follows only tokens that go
-  // on with a name or end the key.
-  void fill_names(const engine::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects, Conditions& conditions) {
-    start(vocabulary, row, suspects, conditions);
+  // Takes the row, duplicate checks and conditions of the state in which the key cannot
+  // become a named one, and changes them to those of this state. Follows only tokens that
+  // go on with a name or end the key.
+  void fill_names(const engine::VocabularyTrie& vocabulary, uint32_t* row, DuplicateChecks& duplicate_checks,
+                  Conditions& conditions) {
+    start(vocabulary, row, duplicate_checks, conditions);
     std::vector<std::pair<uint32_t, uint32_t>> before = std::move(conditions.tokens);
     conditions.tokens.clear();
     is_followed_.assign(before.empty() ? 0 : vocabulary.size(), false);
@@ -114,8 +116,8 @@ class TokenWalk {
   // with their conditions.
   void list_exits(const engine::VocabularyTrie& vocabulary, std::vector<std::pair<uint32_t, uint32_t>>& exits,
                   Conditions& conditions) {
-    Suspects suspects;
-    start(vocabulary, nullptr, suspects, conditions);
+    DuplicateChecks duplicate_checks;
+    start(vocabulary, nullptr, duplicate_checks, conditions);
     const std::vector<engine::VocabularyTrie::Node>& nodes = vocabulary.nodes();
     const engine::StringTokens& strings = vocabulary.string_tokens();
     auto enter = [&](uint32_t number) {
@@ -236,8 +238,9 @@ class TokenWalk {
     }
   }
 
-  void start(const engine::VocabularyTrie& vocabulary, uint32_t* row, Suspects& suspects, Conditions& conditions) {
-    suspects_ = &suspects;
+  void start(const engine::VocabularyTrie& vocabulary, uint32_t* row, DuplicateChecks& duplicate_checks,
+             Conditions& conditions) {
+    duplicate_checks_ = &duplicate_checks;
     conditions_ = &conditions;
     row_ = row;
     tops_.assign(vocabulary.max_depth() + 1, 0);
@@ -246,7 +249,7 @@ class TokenWalk {
   }
 
   // The way in which a token may repeat something.
-  enum class Suspicion : uint8_t {
+  enum class DuplicateCheck : uint8_t {
     kNone,
     kOfEarlier,  // a key or item from before the token
     kOfItself,   // also one that the token itself has completed
@@ -274,8 +277,8 @@ class TokenWalk {
     uint32_t first = vocabulary.first_token(number);
     if (first == node.tokens_end) return true;
     uint32_t top = tops_[node.depth + 1];
-    Suspicion suspicion = this->suspicion(top);
-    for (uint32_t i = first; i < node.tokens_end; ++i) allow(vocabulary.tokens()[i], suspicion, top);
+    DuplicateCheck check = this->duplicate_check(top);
+    for (uint32_t i = first; i < node.tokens_end; ++i) allow(vocabulary.tokens()[i], check, top);
     return true;
   }
 
@@ -319,14 +322,14 @@ class TokenWalk {
         // All plain tokens below may follow. Only the others need reading.
         uint32_t first_plain = strings.num_plain_before[vocabulary.first_token(number)];
         uint32_t last_plain = strings.num_plain_before[nodes[nodes[number].end - 1].tokens_end];
-        allow_all(strings.plain, first_plain, last_plain, Suspicion::kNone, tops_[depth]);
+        allow_all(strings.plain, first_plain, last_plain, DuplicateCheck::kNone, tops_[depth]);
         fill_special(vocabulary, number, nodes[number].end);
         return false;
       }
       if (level.repeated_classes != 0 && (strings.classes[number] & ~level.repeated_classes) == 0) {
-        Suspicion suspicion = this->suspicion(tops_[depth]);
+        DuplicateCheck check = this->duplicate_check(tops_[depth]);
         uint32_t last_token = nodes[nodes[number].end - 1].tokens_end;
-        allow_all(vocabulary.tokens(), vocabulary.first_token(number), last_token, suspicion, tops_[depth]);
+        allow_all(vocabulary.tokens(), vocabulary.first_token(number), last_token, check, tops_[depth]);
         return false;
       }
       if (!enter(vocabulary, number) || nodes[number].end == number + 1) return false;
@@ -350,8 +353,8 @@ class TokenWalk {
     std::copy(strings.inner_row.begin(), strings.inner_row.end(), row_);
     uint32_t after_quote = next(0, '"');
     if (after_quote == kBottom) return;
-    Suspicion suspicion = this->suspicion(after_quote);
-    for (uint32_t token : strings.tokens_that_end) allow(token, suspicion, after_quote);
+    DuplicateCheck check = this->duplicate_check(after_quote);
+    for (uint32_t token : strings.tokens_that_end) allow(token, check, after_quote);
     tops_[0] = after_quote;
     sizes_.assign(sizes_.size(), frames_.size());
     const std::vector<engine::VocabularyTrie::Node>& nodes = strings.exits->nodes();
@@ -361,9 +364,9 @@ class TokenWalk {
         continue;
       }
       uint32_t top = tops_[nodes[number].depth + 1];
-      suspicion = this->suspicion(top);
+      check = this->duplicate_check(top);
       for (uint32_t i = strings.exits->first_token(number); i < nodes[number].tokens_end; ++i) {
-        for (uint32_t token : strings.tokens_of_exit[strings.exits->tokens()[i]]) allow(token, suspicion, top);
+        for (uint32_t token : strings.tokens_of_exit[strings.exits->tokens()[i]]) allow(token, check, top);
       }
       ++number;
     }
@@ -409,17 +412,18 @@ class TokenWalk {
   }
 
   // `top`: the frame on top after the token.
-  void allow(uint32_t token, Suspicion suspicion, uint32_t top) {
+  void allow(uint32_t token, DuplicateCheck check, uint32_t top) {
     row_[token >> 5] |= 1u << (token & 31);
     uint32_t condition = frames_[top].condition;
     if (condition != Conditions::kAlways) conditions_->tokens.emplace_back(token, condition);
-    if (suspicion != Suspicion::kNone) suspects_->of_earlier.push_back(token);
-    if (suspicion == Suspicion::kOfItself) suspects_->of_themselves.push_back(token);
+    if (check != DuplicateCheck::kNone) duplicate_checks_->of_earlier.push_back(token);
+    if (check == DuplicateCheck::kOfItself) duplicate_checks_->of_themselves.push_back(token);
   }
 
-  void allow_all(const std::vector<uint32_t>& tokens, uint32_t first, uint32_t end, Suspicion suspicion, uint32_t top) {
-    if (suspicion != Suspicion::kNone || frames_[top].condition != Conditions::kAlways) {
-      for (uint32_t i = first; i < end; ++i) allow(tokens[i], suspicion, top);
+  void allow_all(const std::vector<uint32_t>& tokens, uint32_t first, uint32_t end, DuplicateCheck check,
+                 uint32_t top) {
+    if (check != DuplicateCheck::kNone || frames_[top].condition != Conditions::kAlways) {
+      for (uint32_t i = first; i < end; ++i) allow(tokens[i], check, top);
       return;
     }
     uint32_t* row = row_;
@@ -471,34 +475,34 @@ class TokenWalk {
   }
 
   // Classifies a token that leads to `top`, by its events and by counts of values: a
-  // token is suspect if it completes a key or item, or begins one of which few values
+  // token needs a check if it completes a key or item, or begins one of which few values
   // may be left.
-  Suspicion suspicion(uint32_t top) {
+  DuplicateCheck duplicate_check(uint32_t top) {
     const WalkFrame& frame = frames_[top];
     if (frame.events == 0 && !automaton_.has_unique_items() && automaton_.is_scalar(frame.state))
-      return Suspicion::kNone;
+      return DuplicateCheck::kNone;
     bool completes = (frame.events & kCompleted) != 0, enters_another = (frame.events & kEnteredAnother) != 0;
-    if ((frame.events & kCompletedAnother) != 0) return Suspicion::kOfItself;
-    Suspicion found = Suspicion::kNone;
+    if ((frame.events & kCompletedAnother) != 0) return DuplicateCheck::kOfItself;
+    DuplicateCheck found = DuplicateCheck::kNone;
     // forbid_used() finds the tokens that complete the present key and do no more.
-    if (completes && frame.events != (kCompleted | kCompletedPresentKey)) found = Suspicion::kOfEarlier;
+    if (completes && frame.events != (kCompleted | kCompletedPresentKey)) found = DuplicateCheck::kOfEarlier;
     if (automaton_.counts().may_lack_keys(frame.state)) {
       // However new an item is, its keys may be used up.
-      if (completes || automaton_.has_unique_items()) return Suspicion::kOfItself;
-      found = Suspicion::kOfEarlier;
+      if (completes || automaton_.has_unique_items()) return DuplicateCheck::kOfItself;
+      found = DuplicateCheck::kOfEarlier;
     }
     if (!automaton_.has_unique_items()) return found;
     if (register_kind(frame.state) == RegisterKind::kItems && automaton_.counts().is_tight(frame.state))
-      return Suspicion::kOfItself;
+      return DuplicateCheck::kOfItself;
     for (uint32_t below = frame.below; below != kBottom; below = frames_[below].below) {
       look_at(below);
       if (register_kind(frames_[below].state) != RegisterKind::kInsideItem) continue;
       bool is_tight = automaton_.counts().is_tight(frames_[below].state);
-      if (is_tight && completes) return Suspicion::kOfItself;
+      if (is_tight && completes) return DuplicateCheck::kOfItself;
       bool may_fail = is_tight && automaton_.counts().depends_on_truth_values(frames_[below].state);
       if (!may_fail && automaton_.counts().are_many(frame.state)) continue;
-      if (is_tight || completes || enters_another) return Suspicion::kOfItself;
-      found = Suspicion::kOfEarlier;
+      if (is_tight || completes || enters_another) return DuplicateCheck::kOfItself;
+      found = DuplicateCheck::kOfEarlier;
     }
     return found;
   }
@@ -517,7 +521,7 @@ class TokenWalk {
   std::vector<WalkFrame> frames_;
   size_t num_given_;
   size_t num_looked_at_ = 1;
-  Suspects* suspects_ = nullptr;
+  DuplicateChecks* duplicate_checks_ = nullptr;
   Conditions* conditions_ = &no_conditions_;
   Conditions no_conditions_;       // where they are known already
   std::vector<bool> is_followed_;  // tokens of names

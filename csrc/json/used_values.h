@@ -92,7 +92,7 @@ struct UsedValues {
   // can be written in one order only.
   TextSet written;
   bool are_written_once = true;
-  bool are_alike = true;  // all items had the same obligations
+  bool have_same_formulas = true;  // all items had the same obligations
 };
 
 }  // namespace structout::json

@@ -244,8 +244,8 @@ Count ValueCounts::values_after(State waiting, const PastKeys& seen_keys, size_t
   if (tells_values || (is_key && !objects_[member->object].is_kept)) return {};
   State state = automaton_.resume_with_required(waiting);
   if (state == kNoState) return {};
-  bool are_alike = !is_key && automaton_.item_formulas(state) == automaton_.item_formulas(waiting);
-  if (!are_alike) num_items = kUnknownItems;
+  bool have_same_formulas = !is_key && automaton_.item_formulas(state) == automaton_.item_formulas(waiting);
+  if (!have_same_formulas) num_items = kUnknownItems;
   return values(state, is_key ? seen_keys : PastKeys(), num_items);
 }
 

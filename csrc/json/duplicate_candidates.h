@@ -1,5 +1,5 @@
-// Rivals: earlier array items that the current, partially read item could still equal (for
-// uniqueItems).
+// DuplicateCandidates: earlier array items that the current, partially read item could
+// still equal (for uniqueItems).
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,18 @@
 namespace structout::json {
 
 // Reads the text of an item byte by byte and drops the earlier items that no longer agree
-// with it. Example: after the earlier items 1 and {"a": 2}, the text {"a" has one rival
+// with it. Example: after the earlier items 1 and {"a": 2}, the text {"a" has one candidate
 // left.
 //
 // If each value can be written in one order of its members only
-// (UsedValues::are_written_once), a cursor in the tree of written texts counts the rivals,
-// and a byte costs the same however many there are. Otherwise members are compared by key,
-// in any order, and each JSON token costs time linear in the number of rivals.
-class Rivals {
+// (UsedValues::are_written_once), a cursor in the tree of written texts counts the
+// candidates, and a byte costs the same however many there are. Otherwise members are
+// compared by key, in any order, and each JSON token costs time linear in the number of
+// candidates.
+class DuplicateCandidates {
  public:
   // `length`: bytes of the text before the item.
-  Rivals(std::shared_ptr<const UsedValues> used, size_t length);
+  DuplicateCandidates(std::shared_ptr<const UsedValues> used, size_t length);
 
   void read(const std::string& text);
 
@@ -36,10 +37,10 @@ class Rivals {
     return work;
   }
 
-  // Counts the rivals that a count of this item's possible values includes: they had the
-  // same obligations, `value_formulas`, and their keys came in the same order unless
+  // Counts the candidates that a count of this item's possible values includes: they had
+  // the same obligations, `value_formulas`, and their keys came in the same order unless
   // `is_order_free`.
-  size_t num_alike(uint32_t value_formulas, bool is_order_free) const;
+  size_t num_with_same_formulas(uint32_t value_formulas, bool is_order_free) const;
 
  private:
   enum class Mode : uint8_t {
@@ -59,19 +60,19 @@ class Rivals {
     std::vector<std::string> names = {};  // of members
   };
 
-  // The path into rival `index`: its arrays and objects around the present value, the
+  // The path into candidate `index`: its arrays and objects around the present value, the
   // outermost first, then the present value if one has begun.
   const Value* const* row(size_t index) const { return values_.data() + index * width_; }
 
   void read_written(uint8_t byte);
   void read(uint8_t byte);
-  // Drops the rivals whose present string or key does not start with text_.
+  // Drops the candidates whose present string or key does not start with text_.
   void compare_begin();
-  // Keeps the rivals whose row satisfies the predicate.
+  // Keeps the candidates whose row satisfies the predicate.
   template <typename Predicate>
   void keep(Predicate&& predicate);
-  // Keeps the rivals for which child(innermost value) is not null; that child becomes the
-  // innermost value.
+  // Keeps the candidates for which child(innermost value) is not null; that child becomes
+  // the innermost value.
   template <typename Child>
   void descend(Child&& child);
   void begin_value(uint8_t byte);

@@ -1,4 +1,4 @@
-#include "json/rivals.h"
+#include "json/duplicate_candidates.h"
 
 #include <algorithm>
 
@@ -19,7 +19,7 @@ bool begins_so(const std::string& text, const std::string& begin) { return text.
 
 }  // namespace
 
-Rivals::Rivals(std::shared_ptr<const UsedValues> used, size_t length)
+DuplicateCandidates::DuplicateCandidates(std::shared_ptr<const UsedValues> used, size_t length)
     : used_(std::move(used)), is_written_once_(used_ == nullptr || used_->are_written_once), length_(length) {
   if (used_ == nullptr) return;
   begin_ = used_->written.begin();
@@ -32,7 +32,7 @@ Rivals::Rivals(std::shared_ptr<const UsedValues> used, size_t length)
 }
 
 template <typename Predicate>
-void Rivals::keep(Predicate&& predicate) {
+void DuplicateCandidates::keep(Predicate&& predicate) {
   work_ += items_.size() / kItemsPerStep;
   size_t count = 0;
   for (size_t i = 0; i < items_.size(); ++i) {
@@ -46,7 +46,7 @@ void Rivals::keep(Predicate&& predicate) {
 }
 
 template <typename Child>
-void Rivals::descend(Child&& child) {
+void DuplicateCandidates::descend(Child&& child) {
   work_ += items_.size() / kItemsPerStep;
   std::vector<const UsedItem*> items;
   std::vector<const Value*> values;
@@ -62,21 +62,21 @@ void Rivals::descend(Child&& child) {
   ++width_;
 }
 
-const Value* Rivals::member(const Value& object, const std::string& name) const {
+const Value* DuplicateCandidates::member(const Value& object, const std::string& name) const {
   size_t next = open_.back().count;  // most often the order is the same
   if (next < object.names.size() && object.names[next] == name) return &object.items[next];
   auto found = std::find(object.names.begin(), object.names.end(), name);
   return found == object.names.end() ? nullptr : &object.items[size_t(found - object.names.begin())];
 }
 
-bool Rivals::has_member_that_begins(const Value& object) const {
+bool DuplicateCandidates::has_member_that_begins(const Value& object) const {
   const std::vector<std::string>& come = open_.back().names;
   return std::any_of(object.names.begin(), object.names.end(), [&](const std::string& name) {
     return begins_so(name, text_) && std::find(come.begin(), come.end(), name) == come.end();
   });
 }
 
-void Rivals::begin_value(uint8_t byte) {
+void DuplicateCandidates::begin_value(uint8_t byte) {
   if (!open_.empty() && !open_.back().is_object) {
     size_t index = open_.back().count;
     descend([index](const Value& array) { return index < array.items.size() ? &array.items[index] : nullptr; });
@@ -121,7 +121,7 @@ void Rivals::begin_value(uint8_t byte) {
   text_ = byte == 'f' ? "false" : "true";  // or null, which is as long
 }
 
-void Rivals::complete() {
+void DuplicateCandidates::complete() {
   if (open_.empty()) {
     mode_ = Mode::kDone;
     return;
@@ -134,14 +134,14 @@ void Rivals::complete() {
   mode_ = Mode::kAfterValue;
 }
 
-void Rivals::close() {
+void DuplicateCandidates::close() {
   size_t count = open_.back().count;
   keep([this, count](const Value* const* values) { return values[width_ - 1]->items.size() == count; });
   open_.pop_back();
   complete();
 }
 
-void Rivals::read(const std::string& text) {
+void DuplicateCandidates::read(const std::string& text) {
   length_ += text.size();
   work_ += text.size() / kItemsPerStep + 1;
   for (char byte : text) {
@@ -154,7 +154,7 @@ void Rivals::read(const std::string& text) {
   if (!is_written_once_ && !text_.empty() && !items_.empty()) compare_begin();
 }
 
-void Rivals::read_written(uint8_t byte) {
+void DuplicateCandidates::read_written(uint8_t byte) {
   bool is_in_text = mode_ == Mode::kString;
   bool is_number = !is_in_text && is_of_number(byte) && (mode_ == Mode::kNumber || byte == '-' || byte <= '9');
   if (mode_ == Mode::kNumber && !is_number) {
@@ -173,7 +173,7 @@ void Rivals::read_written(uint8_t byte) {
   begin_.read(byte);
 }
 
-void Rivals::compare_begin() {
+void DuplicateCandidates::compare_begin() {
   if (mode_ == Mode::kKey) {
     keep([this](const Value* const* values) { return has_member_that_begins(*values[width_ - 1]); });
   } else if (mode_ == Mode::kString) {
@@ -181,7 +181,7 @@ void Rivals::compare_begin() {
   }
 }
 
-void Rivals::read(uint8_t byte) {
+void DuplicateCandidates::read(uint8_t byte) {
   if (mode_ == Mode::kNumber) {
     if (is_of_number(byte)) {
       text_.push_back(char(byte));
@@ -239,21 +239,22 @@ void Rivals::read(uint8_t byte) {
   }
 }
 
-size_t Rivals::num_alike(uint32_t value_formulas, bool is_order_free) const {
+size_t DuplicateCandidates::num_with_same_formulas(uint32_t value_formulas, bool is_order_free) const {
   if (is_written_once_) {
-    bool are_alike = used_ != nullptr && used_->are_alike && used_->last->value_formulas == value_formulas;
-    return are_alike ? size() : 0;
+    bool have_same_formulas =
+        used_ != nullptr && used_->have_same_formulas && used_->last->value_formulas == value_formulas;
+    return have_same_formulas ? size() : 0;
   }
   size_t count = 0;
   for (size_t i = 0; i < items_.size(); ++i) {
-    bool is_alike = items_[i]->value_formulas == value_formulas;
-    for (size_t depth = 0; depth < open_.size() && is_alike && !is_order_free; ++depth) {
+    bool is_counted = items_[i]->value_formulas == value_formulas;
+    for (size_t depth = 0; depth < open_.size() && is_counted && !is_order_free; ++depth) {
       const std::vector<std::string>&names = row(i)[depth]->names, &come = open_[depth].names;
-      is_alike = !open_[depth].is_object || std::equal(come.begin(), come.end(), names.begin());
+      is_counted = !open_[depth].is_object || std::equal(come.begin(), come.end(), names.begin());
       bool is_in_key = mode_ == Mode::kKey && depth + 1 == open_.size();
-      if (is_alike && is_in_key) is_alike = come.size() < names.size() && begins_so(names[come.size()], text_);
+      if (is_counted && is_in_key) is_counted = come.size() < names.size() && begins_so(names[come.size()], text_);
     }
-    count += is_alike;
+    count += is_counted;
   }
   return count;
 }
