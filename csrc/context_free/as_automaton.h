@@ -10,7 +10,7 @@
 namespace structout::context_free {
 
 // Returns the minimal deterministic automaton of the network's texts, in which every state
-// has a way to the end. Each pair of a node (a set of stacks) and a state of the lexer
+// has a path to the end. Each pair of a node (a set of stacks) and a state of the lexer
 // becomes one state before minimization.
 //
 // Returns nothing if the network is recursive, if it reads anything but bytes (embedded

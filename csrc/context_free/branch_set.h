@@ -11,8 +11,8 @@
 
 namespace structout::context_free {
 
-// One open end of the search for a mask: the stacks of `node` go on from the trie nodes in
-// the list `trie_nodes`, which is a number from Masks::list_of().
+// One open end of the search for a mask: the stacks of `node` continue from the trie nodes
+// in the list `trie_nodes`, which is a number from Masks::list_of().
 struct Branch {
   uint32_t trie_nodes;
   Node node;

@@ -33,7 +33,7 @@ struct Position {
 struct Entry {
   uint32_t rule, node;
   Position origin;     // the begin of the rule
-  uint32_t before;     // the entry that it goes on from, or kNone
+  uint32_t before;     // the entry that it continues from, or kNone
   uint32_t inside;     // the entry that ends the rule that was called there, or kNone
   size_t first, last;  // the bytes read so far, without ignored ones around them
 };
@@ -184,7 +184,7 @@ class CaptureParser::Parse {
   }
 
   // Returns the end of the bytes that a lexeme or an embedded text at `from` can take:
-  // neither goes on past a token without bytes.
+  // neither continues past a token without bytes.
   size_t end_of_bytes(size_t from) const {
     for (++from; from < bytes_.size() && token_at_[from].without_bytes.empty();) ++from;
     return from;
@@ -225,7 +225,7 @@ class CaptureParser::Parse {
       if (config == nullptr) break;
       if (!locked.cache->may_end(*config)) continue;
       ends.push_back(size_t(at - bytes));
-      if (!locked.cache->may_go_on(*config)) break;
+      if (!locked.cache->may_continue(*config)) break;
     }
     return ends;
   }

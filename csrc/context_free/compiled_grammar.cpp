@@ -40,7 +40,7 @@ size_t CompiledGrammar::memory_bytes() {
   size_t bytes = cache_->memory_bytes() + parts_->network->memory_bytes();
   {
     std::lock_guard<std::mutex> parts_lock(parts_->mutex);
-    bytes += parts_->lexer.memory_bytes() + parts_->sure_ways.memory_bytes() + parts_->masks.memory_bytes();
+    bytes += parts_->lexer.memory_bytes() + parts_->completability.memory_bytes() + parts_->masks.memory_bytes();
   }
   for (const auto& language : parts_->network->embedded()) bytes += language->memory_bytes();
   for (const std::weak_ptr<GrammarCache>& each : earlier_) {

@@ -64,7 +64,7 @@ engine::ConfigurationPtr EmbeddedGrammarCache::after(const EmbeddedConfiguration
     ++at;
     if (cache_->reader_.may_end(config, cache_->budget())) break;
   }
-  config = cache_->with_finishable_runs(config);
+  config = cache_->with_completable_parses(config);
   return config.is_dead() ? nullptr : std::make_shared<GrammarConfiguration>(std::move(config));
 }
 
@@ -72,17 +72,17 @@ bool EmbeddedGrammarCache::may_end(const EmbeddedConfiguration& given) {
   return cache_->reader_.may_end(config_of(given), cache_->budget());
 }
 
-bool EmbeddedGrammarCache::may_go_on(const EmbeddedConfiguration& given) {
+bool EmbeddedGrammarCache::may_continue(const EmbeddedConfiguration& given) {
   const Configuration& config = config_of(given);
-  if (config.others != nullptr) return can_go_on(config);
-  uint32_t known = goes_on_.find(config.node, config.lexer_state);
+  if (config.others != nullptr) return can_continue(config);
+  uint32_t known = may_continue_.find(config.node, config.lexer_state);
   if (known != PairTable::kMissing) return known == 1;
-  bool goes_on = can_go_on(config);
-  goes_on_.add(config.node, config.lexer_state, goes_on);
-  return goes_on;
+  bool continues = can_continue(config);
+  may_continue_.add(config.node, config.lexer_state, continues);
+  return continues;
 }
 
-bool EmbeddedGrammarCache::can_go_on(const Configuration& config) {
+bool EmbeddedGrammarCache::can_continue(const Configuration& config) {
   const std::vector<uint8_t>& bytes = cache_->reader_.bytes_with_tokens();
   return std::any_of(bytes.begin(), bytes.end(), [&](uint8_t byte) {
     Configuration next = cache_->reader_.with_ends(cache_->reader_.after(config, byte, cache_->budget()));
@@ -99,13 +99,13 @@ bool EmbeddedGrammarCache::are_equal(const EmbeddedConfiguration& given_a, const
   const Configuration &a = config_of(given_a), &b = config_of(given_b);
   if (!(static_cast<const LexerConfiguration&>(a) == b)) return false;
   if (a.others == nullptr || b.others == nullptr) return a.others == b.others;
-  auto are_equal_runs = [this](const EmbeddedRun& run, const EmbeddedRun& other) {
-    return run.cache == other.cache && run.below == other.below &&
-           cache_->embedded_.locked(run.cache).are_equal(*run.config, *other.config);
+  auto are_equal_parses = [this](const EmbeddedParse& parse, const EmbeddedParse& other) {
+    return parse.cache == other.cache && parse.below == other.below &&
+           cache_->embedded_.locked(parse.cache).are_equal(*parse.config, *other.config);
   };
   return a.others->lexer_configs == b.others->lexer_configs &&
-         std::equal(a.others->runs.begin(), a.others->runs.end(), b.others->runs.begin(), b.others->runs.end(),
-                    are_equal_runs);
+         std::equal(a.others->parses.begin(), a.others->parses.end(), b.others->parses.begin(), b.others->parses.end(),
+                    are_equal_parses);
 }
 
 std::optional<uint32_t> EmbeddedGrammarCache::entry_number(const Configuration& config) {

@@ -37,7 +37,7 @@ class EmbeddedGrammarCache final : public engine::EmbeddedCache {
   engine::ConfigurationPtr after(const engine::EmbeddedConfiguration& config, const uint8_t*& at,
                                  const uint8_t* end) override;
   bool may_end(const engine::EmbeddedConfiguration& config) override;
-  bool may_go_on(const engine::EmbeddedConfiguration& config) override;
+  bool may_continue(const engine::EmbeddedConfiguration& config) override;
   bool has_end(const engine::EmbeddedConfiguration& config) override;
   bool are_equal(const engine::EmbeddedConfiguration& a, const engine::EmbeddedConfiguration& b) override;
   engine::EmbeddedView view(const engine::EmbeddedConfiguration& config, const engine::ByteSet& followers) override;
@@ -63,7 +63,7 @@ class EmbeddedGrammarCache final : public engine::EmbeddedCache {
   // Returns a number that only configurations with the same mask and exits share. Returns
   // nothing if these depend on what embedded texts inside of this one remember.
   std::optional<uint32_t> entry_number(const Configuration& config);
-  bool can_go_on(const Configuration& config);
+  bool can_continue(const Configuration& config);
 
   // Returns the trie nodes after which the embedded text may end inside a token: with
   // one of `followers` as the next byte.
@@ -77,7 +77,7 @@ class EmbeddedGrammarCache final : public engine::EmbeddedCache {
   size_t own_exit_bytes_ = 0;
   std::unique_ptr<GrammarCache::Lock> lock_;  // of the thread that called lock()
   std::unordered_map<engine::ByteSet, std::unordered_map<uint32_t, Entry>> entries_;  // by followers and number
-  PairTable goes_on_;  // by node and state of the lexer: 1 if anything may follow, else 0
+  PairTable may_continue_;  // by node and state of the lexer: 1 if anything may follow, else 0
 };
 
 // A grammar as an embedded language. It works on bytes alone: it can neither match

@@ -27,9 +27,9 @@ const engine::ByteSet& EmbeddedMasks::followers(Node below, engine::Budget& budg
 
 std::vector<EmbeddedView> EmbeddedMasks::views(const Configuration& config, engine::Budget& budget) {
   std::vector<EmbeddedView> views;
-  for (const EmbeddedRun& run : config.others->runs) {
-    const engine::ByteSet& followers = this->followers(run.below, budget);
-    views.push_back(reader_.embedded().locked(run.cache).view(*run.config, followers));
+  for (const EmbeddedParse& parse : config.others->parses) {
+    const engine::ByteSet& followers = this->followers(parse.below, budget);
+    views.push_back(reader_.embedded().locked(parse.cache).view(*parse.config, followers));
   }
   return views;
 }
@@ -37,10 +37,10 @@ std::vector<EmbeddedView> EmbeddedMasks::views(const Configuration& config, engi
 std::string EmbeddedMasks::key_of(const Configuration& config, const std::vector<EmbeddedView>& views) const {
   std::string key = lexer_key(config);
   for (size_t i = 0; i < views.size(); ++i) {
-    append_to_key(key, config.others->runs[i].cache->number());
+    append_to_key(key, config.others->parses[i].cache->number());
     append_to_key(key, views[i].entry);
     append_to_key(key, views[i].counting_exits);
-    append_to_key(key, config.others->runs[i].below);
+    append_to_key(key, config.others->parses[i].below);
   }
   return key;
 }
@@ -63,13 +63,13 @@ KnownMask EmbeddedMasks::find(const Configuration& config, const std::vector<Emb
 
 KnownMask EmbeddedMasks::computed(const Configuration& config, const std::vector<EmbeddedView>& views,
                                   engine::Budget& budget) {
-  const std::vector<EmbeddedRun>& runs = config.others->runs;
+  const std::vector<EmbeddedParse>& parses = config.others->parses;
   std::fill(row_.begin(), row_.end(), 0);
   bool has_others = add_others(config, views, row_.data(), budget);
-  if (!has_others && runs.size() == 1) return {views[0].mask, true};
-  for (size_t i = 0; i < runs.size(); ++i) {
+  if (!has_others && parses.size() == 1) return {views[0].mask, true};
+  for (size_t i = 0; i < parses.size(); ++i) {
     engine::MaskRow added(added_row_.data(), added_row_.size());
-    reader_.embedded().locked(runs[i].cache).expand(*views[i].mask, added);
+    reader_.embedded().locked(parses[i].cache).expand(*views[i].mask, added);
     for (size_t word = 0; word < row_.size(); ++word) row_[word] |= added_row_[word];
   }
   return {store_.add(row_.data())};
@@ -77,14 +77,14 @@ KnownMask EmbeddedMasks::computed(const Configuration& config, const std::vector
 
 bool EmbeddedMasks::add_others(const Configuration& config, const std::vector<EmbeddedView>& views, uint32_t* row,
                                engine::Budget& budget) {
-  const std::vector<EmbeddedRun>& runs = config.others->runs;
+  const std::vector<EmbeddedParse>& parses = config.others->parses;
   std::vector<Masks::Branch> branches;
   if (config.node != Stacks::kDead) branches.push_back(masks_.at(config));
   for (const LexerConfiguration& each : config.others->lexer_configs) branches.push_back(masks_.at(each));
-  for (size_t i = 0; i < runs.size(); ++i) {
+  for (size_t i = 0; i < parses.size(); ++i) {
     for (size_t list = 0; views[i].exits != nullptr && list < views[i].exits->size(); ++list) {
       if (list >= 64 || (views[i].counting_exits >> list & 1) == 0) continue;
-      branches.push_back(masks_.branch_after((*views[i].exits)[list], runs[i].below, reader_, budget));
+      branches.push_back(masks_.branch_after((*views[i].exits)[list], parses[i].below, reader_, budget));
     }
   }
   auto has_end = [this](const LexerConfiguration& next) { return has_end_(Configuration{next}); };
@@ -103,10 +103,10 @@ bool EmbeddedMasks::add_others(const Configuration& config, const std::vector<Em
             : std::make_shared<const OtherConfigurations>(OtherConfigurations{std::move(lexer_configs), {}});
     if (!others.is_dead()) masks_.add_by_walk(reader_, others, budget, is_allowed, row);
   }
-  for (size_t i = 0; i < runs.size(); ++i) {
+  for (size_t i = 0; i < parses.size(); ++i) {
     auto add_below = [&](const std::vector<uint32_t>& nodes) {
       if (nodes.empty()) return;
-      Configuration after{reader_.after_embedded(runs[i].below, budget)};
+      Configuration after{reader_.after_embedded(parses[i].below, budget)};
       for (uint32_t node : nodes) masks_.add_below(node, reader_, after, budget, is_allowed, row);
     };
     for (size_t list = 0; !pieces && views[i].exits != nullptr && list < views[i].exits->size(); ++list) {
@@ -120,10 +120,11 @@ bool EmbeddedMasks::add_others(const Configuration& config, const std::vector<Em
 bool EmbeddedMasks::has_mask(const Configuration& config) {
   if (config.others->known_mask.mask != nullptr) return true;
   std::vector<EmbeddedView> views;
-  for (const EmbeddedRun& run : config.others->runs) {
-    auto followers = followers_.find(run.below);
+  for (const EmbeddedParse& parse : config.others->parses) {
+    auto followers = followers_.find(parse.below);
     if (followers == followers_.end()) return false;
-    std::optional<EmbeddedView> view = reader_.embedded().locked(run.cache).known_view(*run.config, followers->second);
+    std::optional<EmbeddedView> view =
+        reader_.embedded().locked(parse.cache).known_view(*parse.config, followers->second);
     if (!view || depends_on_text(*view)) return false;
     views.push_back(std::move(*view));
   }
@@ -145,12 +146,12 @@ void EmbeddedMasks::fill(const Configuration& config, engine::MaskRow& row, engi
     found = find(config, views, budget);
   }
   if (found.mask != nullptr && !found.is_of_language) return store_.expand(*found.mask, row);
-  if (found.mask != nullptr) return reader_.embedded().locked(config.others->runs[0].cache).expand(*found.mask, row);
+  if (found.mask != nullptr) return reader_.embedded().locked(config.others->parses[0].cache).expand(*found.mask, row);
   uint32_t* words = row.overwrite();
   std::fill(words, words + row_.size(), 0);
   add_others(config, views, words, budget);
-  for (const EmbeddedRun& run : config.others->runs) {
-    reader_.embedded().locked(run.cache).fill(*run.config, added_row_.data());
+  for (const EmbeddedParse& parse : config.others->parses) {
+    reader_.embedded().locked(parse.cache).fill(*parse.config, added_row_.data());
     for (size_t i = 0; i < row_.size(); ++i) words[i] |= added_row_[i];
   }
 }

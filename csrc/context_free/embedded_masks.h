@@ -15,9 +15,9 @@ namespace structout::context_free {
 
 // Computes masks inside embedded texts. Such a mask is the union of the masks of the
 // embedded languages alone and of pieces (see Masks): those of the lexer configurations
-// beside the embedded texts, and those that go on after an embedded text has ended inside a
-// token. The cache key lists the numbers of all these parts. If nothing but one embedded
-// text may go on, its language's own mask serves as it is.
+// beside the embedded texts, and those that continue after an embedded text has ended
+// inside a token. The cache key lists the numbers of all these parts. If nothing but one
+// embedded text may continue, its language's own mask serves as it is.
 //
 // A hit costs the views of the embedded texts and one hash lookup, or nothing if the
 // configuration itself knows its mask; a miss costs the search for pieces and the expansion
@@ -64,7 +64,7 @@ class EmbeddedMasks {
   KnownMask find(const Configuration& config, const std::vector<engine::EmbeddedView>& views, engine::Budget& budget);
   KnownMask computed(const Configuration& config, const std::vector<engine::EmbeddedView>& views,
                      engine::Budget& budget);
-  // Adds the tokens that go on after the end of an embedded text, and those of the lexer
+  // Adds the tokens that continue after the end of an embedded text, and those of the lexer
   // configurations. Returns true if `row`, which must be empty before, has tokens then.
   bool add_others(const Configuration& config, const std::vector<engine::EmbeddedView>& views, uint32_t* row,
                   engine::Budget& budget);

@@ -11,8 +11,8 @@ SharedParts::SharedParts(std::shared_ptr<const Network> given, const engine::Lim
       vocabulary(std::move(trie)),
       budget(limits),
       lexer(*network),
-      sure_ways(*network, lexer),
-      masks(*network, lexer, sure_ways, vocabulary) {}
+      completability(*network, lexer),
+      masks(*network, lexer, completability, vocabulary) {}
 
 GrammarCache::GrammarCache(std::shared_ptr<SharedParts> parts, bool has_own)
     : parts_(std::move(parts)),
@@ -20,7 +20,7 @@ GrammarCache::GrammarCache(std::shared_ptr<SharedParts> parts, bool has_own)
       reader_(*parts_->network, parts_->lexer, &embedded_),
       embedded_masks_(parts_->masks, reader_, parts_->vocabulary,
                       [this](const Configuration& config) { return has_end(config); }),
-      end_search_(*parts_->network, parts_->sure_ways) {}
+      end_search_(*parts_->network, parts_->completability) {}
 
 size_t GrammarCache::size_in_bytes() const {
   return reader_.memory_bytes() + states_.memory_bytes() + numbers_.memory_bytes() + embedded_masks_.memory_bytes() +
@@ -42,19 +42,19 @@ bool GrammarCache::has_end(const Configuration& config) {
   };
   if (of_one(config)) return true;
   if (config.others == nullptr) return false;
-  auto of_run = [&](const EmbeddedRun& run) { return of_one(reader_.after_embedded(run.below, budget())); };
+  auto of_parse = [&](const EmbeddedParse& parse) { return of_one(reader_.after_embedded(parse.below, budget())); };
   return std::any_of(config.others->lexer_configs.begin(), config.others->lexer_configs.end(), of_one) ||
-         std::any_of(config.others->runs.begin(), config.others->runs.end(), of_run);
+         std::any_of(config.others->parses.begin(), config.others->parses.end(), of_parse);
 }
 
-Configuration GrammarCache::with_finishable_runs(const Configuration& config) {
-  return reader_.with_ends(config, [this](const EmbeddedRun& run) {
-    return end_search_.has_end(reader_, reader_.after_embedded(run.below, budget()), budget());
+Configuration GrammarCache::with_completable_parses(const Configuration& config) {
+  return reader_.with_ends(config, [this](const EmbeddedParse& parse) {
+    return end_search_.has_end(reader_, reader_.after_embedded(parse.below, budget()), budget());
   });
 }
 
-TextConfiguration GrammarCache::finishable(Configuration config) {
-  config = with_finishable_runs(config);
+TextConfiguration GrammarCache::completable(Configuration config) {
+  config = with_completable_parses(config);
   if (config.is_dead() || !this->has_end(config)) return {};  // as masks, which count no tokens
   if (parts_->network->has_token_limits()) {
     auto has_end_of_one = [this](const LexerConfiguration& each) {
@@ -73,13 +73,13 @@ std::optional<std::string> GrammarCache::shortest_end(const TextConfiguration& t
 
 TextConfiguration GrammarCache::start() {
   Lock lock(*this);
-  return finishable(reader_.start(budget()));
+  return completable(reader_.start(budget()));
 }
 
 TextConfiguration GrammarCache::after(const TextConfiguration& from, const uint8_t* begin, const uint8_t* end) {
   Lock lock(*this);
   throw_if_full();
-  return finishable(reader_.after(config_of(from), begin, end, budget()));
+  return completable(reader_.after(config_of(from), begin, end, budget()));
 }
 
 TextConfiguration GrammarCache::after_token(const TextConfiguration& from, uint32_t token, bool by_id) {
@@ -92,7 +92,7 @@ TextConfiguration GrammarCache::after_token(const TextConfiguration& from, uint3
   if (parts_->network->has_tokens()) {
     next = reader_.united(next, reader_.after_token(config, token, budget()), budget());
   }
-  return finishable(std::move(next));
+  return completable(std::move(next));
 }
 
 bool GrammarCache::may_end(const TextConfiguration& text) {
@@ -114,8 +114,8 @@ std::string GrammarCache::forced_locked(Configuration config) {
   std::string bytes;
   while (bytes.size() < kMaxForcedBytes && !reader_.may_end(config, budget()) &&
          !reader_.reads_token(config, budget())) {
-    if (const EmbeddedRun* run = config.only_run()) {
-      std::string inside = embedded_.locked(run->cache).forced(*run->config);
+    if (const EmbeddedParse* parse = config.only_parse()) {
+      std::string inside = embedded_.locked(parse->cache).forced(*parse->config);
       if (inside.empty()) return bytes;
       const uint8_t* begin = reinterpret_cast<const uint8_t*>(inside.data());
       config = reader_.after(config, begin, begin + inside.size(), budget());
@@ -215,9 +215,9 @@ std::vector<TextConfiguration> GrammarCache::copied(GrammarCache& from, const st
       states_[copied.state].mask = from.states_[each.state].mask.load();
     }
     if (each.others != nullptr) {
-      OtherConfigurations others = {each.others->lexer_configs, each.others->runs};
+      OtherConfigurations others = {each.others->lexer_configs, each.others->parses};
       for (LexerConfiguration& other : others.lexer_configs) other.node = copy(other.node);
-      for (EmbeddedRun& run : others.runs) run.below = copy(run.below);
+      for (EmbeddedParse& parse : others.parses) parse.below = copy(parse.below);
       copied.others = std::make_shared<const OtherConfigurations>(std::move(others));
     }
     result.push_back(std::move(copied));
@@ -244,7 +244,8 @@ void GrammarCache::take_over_ends(GrammarCache& from, const std::vector<TextConf
     take_over(from.states_[each.state].config);
     if (each.others == nullptr) continue;
     for (const LexerConfiguration& other : each.others->lexer_configs) take_over(other);
-    for (const EmbeddedRun& run : each.others->runs) take_over(from.reader_.after_embedded(run.below, budget()));
+    for (const EmbeddedParse& parse : each.others->parses)
+      take_over(from.reader_.after_embedded(parse.below, budget()));
   }
 }
 

@@ -31,7 +31,7 @@ struct SharedParts {
   std::mutex mutex;  // guards the members below, and all caches
   engine::Budget budget;
   Lexer lexer;
-  SureWays sure_ways;
+  Completability completability;
   Masks masks;
 };
 
@@ -70,7 +70,7 @@ class GrammarCache {
   // matched by its id, or two bytes are possible.
   std::string forced(const TextConfiguration& text);
 
-  // The bytes of a shortest way to the end of the text: see EndSearch.
+  // The bytes of a shortest path to the end of the text: see EndSearch.
   std::optional<std::string> shortest_end(const TextConfiguration& text);
 
   // The items of the text's stacks: each state on top, and the node below it. Equal
@@ -96,8 +96,8 @@ class GrammarCache {
   // along only without a lexer.
   std::vector<TextConfiguration> copied(GrammarCache& from, const std::vector<TextConfiguration>& configs);
 
-  // Copies the ways to the end that another object of the same grammar has found for
-  // these configurations, so that texts which were finishable there are finishable here.
+  // Copies the paths to the end that another object of the same grammar has found for
+  // these configurations, so that texts which were completable there are completable here.
   void take_over_ends(GrammarCache& from, const std::vector<TextConfiguration>& configs);
 
   uint32_t num_states();
@@ -150,10 +150,10 @@ class GrammarCache {
   }
   // Drops the embedded texts that cannot be completed, or after whose ends the whole
   // text cannot be finished.
-  Configuration with_finishable_runs(const Configuration& config);
+  Configuration with_completable_parses(const Configuration& config);
   // The configuration of a text at the end of a token, where token limits take effect. Dead
   // if the text cannot be finished.
-  TextConfiguration finishable(Configuration config);
+  TextConfiguration completable(Configuration config);
   bool has_end(const Configuration& config);
   const engine::Mask* mask_of(uint32_t state);
   const engine::Mask* mask_of_locked(uint32_t state);  // requires a Lock, as does the next one

@@ -91,19 +91,19 @@ class GrammarMatcher final : public engine::Matcher {
     std::shared_ptr<GrammarCache> cache = grammar_->new_cache();
     cache->take_over_ends(*cache_, history_);
     std::vector<TextConfiguration> history = {cache->start()};
-    for (const Step& step : steps_) history.push_back(finishable(after(*cache, history.back(), step)));
+    for (const Step& step : steps_) history.push_back(completable(after(*cache, history.back(), step)));
     engine::Drafts<TextConfiguration> drafts = drafts_.read_again(
         history.back(),
-        [&](const TextConfiguration& from, uint32_t token) { return finishable(after(*cache, from, {token})); });
+        [&](const TextConfiguration& from, uint32_t token) { return completable(after(*cache, from, {token})); });
     cache_ = std::move(cache);
     has_own_cache_ = true;
     history_ = std::move(history);
     drafts_ = std::move(drafts);
   }
 
-  // Throws if a configuration is dead that was finishable on another cache: the search for
+  // Throws if a configuration is dead that was completable on another cache: the search for
   // its end may need more work here.
-  static TextConfiguration finishable(TextConfiguration config) {
+  static TextConfiguration completable(TextConfiguration config) {
     if (config.is_dead()) throw std::runtime_error("the search for an end of the text takes too much work");
     return config;
   }

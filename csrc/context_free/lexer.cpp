@@ -93,7 +93,7 @@ Lexer::Limited Lexer::limited(uint32_t state, uint32_t num_tokens) {
 }
 
 // True if some bytes lead from the state back to it, and no lazy terminal ends the lexeme
-// on the way.
+// on the path.
 bool Lexer::leads_back(uint32_t state, engine::Budget& budget) {
   const std::vector<uint8_t> bytes = bytes_with_tokens();
   auto is_lazy = [this](uint32_t terminal) { return network_.terminals()[terminal].options.is_lazy; };

@@ -11,10 +11,10 @@
 
 namespace structout::context_free {
 
-// Follows several terminals at once. A lexeme ends where none of them can go on, or where a
-// lazy one accepts it, and counts as the terminals that chosen() selects among those that
-// accept it. So the lexer is greedy among the terminals that the grammar allows next (a
-// contextual lexer: Van Wyk and Schwerdfeger, "Context-Aware Scanning for Parsing
+// Follows several terminals at once. A lexeme ends where none of them can continue, or
+// where a lazy one accepts it, and counts as the terminals that chosen() selects among
+// those that accept it. So the lexer is greedy among the terminals that the grammar allows
+// next (a contextual lexer: Van Wyk and Schwerdfeger, "Context-Aware Scanning for Parsing
 // Extensible Languages", 2007).
 //
 // A state is a set of states of the terminals' automata, made on first use: a known step
@@ -22,7 +22,7 @@ namespace structout::context_free {
 // apart share a class, and one entry of the table.
 class Lexer {
  public:
-  static constexpr uint32_t kStuck = 0;  // no terminal can go on
+  static constexpr uint32_t kStuck = 0;  // no terminal can continue
 
   // `is_plain`: a lexeme counts as every terminal that accepts it, and a lazy terminal ends
   // no lexeme of others.
@@ -66,7 +66,7 @@ class Lexer {
     return network_.terminals()[terminal].options.max_tokens != engine::kUnbounded;
   }
 
-  // True if a terminal that could go on has used up its limit after `num_tokens` tokens.
+  // True if a terminal that could continue has used up its limit after `num_tokens` tokens.
   bool exceeds_limit(uint32_t state, uint32_t num_tokens) const;
 
   // Drops the terminals that have used up their limit after `num_tokens` tokens. Returns

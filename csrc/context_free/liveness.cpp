@@ -36,14 +36,14 @@ std::vector<uint32_t> symbols_to_rule_end(const Network& network) {
   for (size_t i = 0; i < pending.size(); ++i) {
     for (uint32_t state : before[pending[i]]) {
       uint32_t shortest = least[state];
-      auto try_way = [&](uint32_t target, uint32_t cost) {
+      auto try_path = [&](uint32_t target, uint32_t cost) {
         if (least[target] != kNone && cost != kNone) shortest = std::min(shortest, least[target] + cost);
       };
-      for (uint32_t next : after[state]) try_way(next, 1);
+      for (uint32_t next : after[state]) try_path(next, 1);
       for (const Call* call = network.calls_begin(state); call < network.calls_end(state); ++call) {
-        try_way(call->target, least[network.start(call->rule)]);
+        try_path(call->target, least[network.start(call->rule)]);
       }
-      visit_others(network, state, [&](uint32_t symbol, uint32_t next) { try_way(next, symbol < kFirstToken); });
+      visit_others(network, state, [&](uint32_t symbol, uint32_t next) { try_path(next, symbol < kFirstToken); });
       if (shortest == least[state]) continue;
       least[state] = shortest;
       pending.push_back(state);
@@ -54,8 +54,8 @@ std::vector<uint32_t> symbols_to_rule_end(const Network& network) {
 
 }  // namespace
 
-EndSearch::EndSearch(const Network& network, SureWays& sure_ways)
-    : network_(network), sure_ways_(sure_ways), to_rule_end_(symbols_to_rule_end(network)) {}
+EndSearch::EndSearch(const Network& network, Completability& completability)
+    : network_(network), completability_(completability), to_rule_end_(symbols_to_rule_end(network)) {}
 
 uint32_t EndSearch::distance(const Reader& reader, Node node) {
   if (distances_.size() <= node) distances_.resize(reader.stacks().num_nodes(), kNone);
@@ -84,9 +84,9 @@ uint32_t EndSearch::distance(const Reader& reader, Node node) {
 template <typename IsKnownEnd>
 std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Configuration& config, bool by_bytes,
                                             IsKnownEnd is_known_end, std::vector<Step>& steps, engine::Budget& budget) {
-  using Promise = std::pair<uint32_t, uint32_t>;  // bytes of the whole way, at least; the step
+  using Promise = std::pair<uint32_t, uint32_t>;  // bytes of the whole path, at least; the step
   std::priority_queue<Promise, std::vector<Promise>, std::greater<>> pending;
-  std::map<std::pair<Node, uint32_t>, uint32_t> lengths;  // of the shortest ways so far, by configuration
+  std::map<std::pair<Node, uint32_t>, uint32_t> lengths;  // of the shortest paths so far, by configuration
   steps.clear();
   uint64_t work_of_ends = 0;  // of embedded texts
   auto reach = [&](const LexerConfiguration& next, uint32_t before, std::string bytes) {
@@ -94,7 +94,7 @@ std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Configuration&
     if (before != kNone && result_of(next) == kNoEnd) return;  // no text may go there
     uint32_t length = uint32_t(bytes.size()) + (before == kNone ? 0 : steps[before].length);
     auto [known, is_new] = lengths.try_emplace({next.node, next.lexer_state}, length);
-    if (!is_new && known->second <= length) return;  // an embedded text may be a longer way to the same configuration
+    if (!is_new && known->second <= length) return;  // an embedded text may be a longer path to the same configuration
     known->second = length;
     steps.push_back({next, before, length, std::move(bytes)});
     pending.push({length + distance(reader, next.node), uint32_t(steps.size() - 1)});
@@ -103,11 +103,11 @@ std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Configuration&
     reach(next, before, bytes);
     if (next.others == nullptr) return;
     for (const LexerConfiguration& other : next.others->lexer_configs) reach(other, before, bytes);
-    for (const EmbeddedRun& run : next.others->runs) {
+    for (const EmbeddedParse& parse : next.others->parses) {
       // Any end of an embedded text will do, and it always has one.
       std::optional<std::string> end;
-      if (by_bytes) end = reader.embedded().locked(run.cache).short_end(*run.config, work_of_ends);
-      if (end || !by_bytes) reach(reader.after_embedded(run.below, budget), before, bytes + end.value_or(""));
+      if (by_bytes) end = reader.embedded().locked(parse.cache).short_end(*parse.config, work_of_ends);
+      if (end || !by_bytes) reach(reader.after_embedded(parse.below, budget), before, bytes + end.value_or(""));
     }
   };
   const uint64_t total_before = budget.total();
@@ -142,40 +142,40 @@ std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Configuration&
 std::optional<bool> EndSearch::at_a_glance(Reader& reader, const LexerConfiguration& config, engine::Budget& budget) {
   if (reader.may_end(Configuration{config}, budget)) return true;
   Lexer& lexer = reader.lexer();
-  const std::vector<SureWays::Completion>& completions = sure_ways_.completions(config.lexer_state, budget);
+  const std::vector<Completability::Completion>& completions = completability_.completions(config.lexer_state, budget);
   const std::vector<Item> items = reader.stacks().items(config.node);
   bool has_others = false;  // true if an embedded text or a token may begin here
   for (const Item& item : items) {
     if (item.state >= kHole || !reader.is_between(config)) continue;
-    bool is_good = false;
+    bool is_completable_at = false;
     visit_others(network_, item.state, [&](uint32_t, uint32_t next) {
       has_others = true;
-      is_good = is_good || sure_ways_.is_good(next, ByteClassSets::kEmpty, budget);
+      is_completable_at = is_completable_at || completability_.is_completable_at(next, ByteClassSets::kEmpty, budget);
     });
-    if (is_good) return true;
+    if (is_completable_at) return true;
   }
-  for (const SureWays::Completion& completion : completions) {
+  for (const Completability::Completion& completion : completions) {
     const std::vector<uint32_t> terminals(lexer.begin(completion.accepted), lexer.end(completion.accepted));
     for (uint32_t terminal : terminals) {
       if (!network_.terminals()[terminal].options.stop.empty()) return std::nullopt;
       for (const Item& item : items) {
         if (item.state >= kHole) continue;
         uint32_t next = lexer.is_ignored(terminal) ? item.state : network_.next(item.state, terminal);
-        if (next != kNone && sure_ways_.is_good(next, completion.end, budget)) return true;
+        if (next != kNone && completability_.is_completable_at(next, completion.end, budget)) return true;
       }
     }
   }
   if (has_others) return std::nullopt;
-  for (const SureWays::Completion& completion : completions) {
+  for (const Completability::Completion& completion : completions) {
     auto [node, lexer_start, num_tokens] = reader.config_after_lexeme(config.node, completion.accepted, budget);
     if (node == Stacks::kDead) continue;
     if (reader.stacks().may_end(node)) return true;
-    if (sure_ways_.may_begin(lexer_start, completion.end, budget)) return std::nullopt;
+    if (completability_.may_begin(lexer_start, completion.end, budget)) return std::nullopt;
     for (const Item& item : reader.stacks().items(node)) {
       bool may_follow = false;
       if (item.state >= kHole) continue;
       visit_others(network_, item.state, [&](uint32_t symbol, uint32_t) {
-        may_follow = may_follow || sure_ways_.may_follow(symbol, completion.end);
+        may_follow = may_follow || completability_.may_follow(symbol, completion.end);
       });
       if (may_follow) return std::nullopt;
     }
@@ -191,13 +191,13 @@ bool EndSearch::searched_has_end(Reader& reader, const LexerConfiguration& confi
   }
   std::vector<Step> steps;
   auto is_known_end = [&](const LexerConfiguration& reached) {
-    return is_end(result_of(reached)) || sure_ways_.is_safe(reached.lexer_state, budget);
+    return is_end(result_of(reached)) || completability_.is_completable(reached.lexer_state, budget);
   };
   auto [last, were_all_tried] = search(reader, Configuration{config}, false, is_known_end, steps, budget);
   if (last != kNone) {
     note(steps[last].config, kEnd);
     for (uint32_t next = last; steps[next].before != kNone; next = steps[next].before) {
-      note_way(steps[steps[next].before].config, steps[next].config);
+      note_path(steps[steps[next].before].config, steps[next].config);
     }
     return true;
   }
@@ -211,10 +211,10 @@ std::optional<std::string> EndSearch::shortest(Reader& reader, const Configurati
   auto is_no_end = [](const LexerConfiguration&) { return false; };
   uint32_t step = search(reader, config, true, is_no_end, steps, budget).first;
   if (step == kNone) return std::nullopt;
-  std::vector<uint32_t> way;
-  for (; step != kNone; step = steps[step].before) way.push_back(step);
+  std::vector<uint32_t> path;
+  for (; step != kNone; step = steps[step].before) path.push_back(step);
   std::string bytes;
-  for (auto each = way.rbegin(); each != way.rend(); ++each) bytes += steps[*each].bytes;
+  for (auto each = path.rbegin(); each != path.rend(); ++each) bytes += steps[*each].bytes;
   return bytes;
 }
 

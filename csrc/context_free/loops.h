@@ -43,7 +43,7 @@ inline Below below_in(const Loop& loop, const engine::BytesBelow& bytes, uint32_
 
 // Computes the loop of a state. `after(state, byte)` returns the next state.
 // `is_usual(state)` is true if tokens may end there as anywhere in the loop.
-// `is_dead(state, next)` is true if no text goes on by a byte that leads from `state` to
+// `is_dead(state, next)` is true if no text continues by a byte that leads from `state` to
 // `next`.
 template <typename After, typename IsUsual, typename IsDead>
 Loop loop_of(uint32_t state, After after, IsUsual is_usual, IsDead is_dead) {

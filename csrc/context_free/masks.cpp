@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "base/sorted_set.h"
-#include "context_free/lexeme_regions.h"
-#include "context_free/piece_search.h"
-#include "context_free/piece_walk.h"
+#include "context_free/mask_search.h"
+#include "context_free/summaries.h"
+#include "context_free/trie_walk.h"
 
 namespace structout::context_free {
 
@@ -18,11 +18,11 @@ constexpr size_t kBytesPerKey = 96;  // of the table, roughly
 
 }  // namespace
 
-Masks::Masks(const Network& network, Lexer& lexer, SureWays& sure_ways,
+Masks::Masks(const Network& network, Lexer& lexer, Completability& completability,
              std::shared_ptr<const VocabularyTrie> vocabulary)
     : network_(network),
       lexer_(lexer),
-      sure_ways_(sure_ways),
+      completability_(completability),
       vocabulary_(std::move(vocabulary)),
       stacks_(network),
       store_(vocabulary_),
@@ -37,7 +37,7 @@ Masks::Masks(const Network& network, Lexer& lexer, SureWays& sure_ways,
     });
   }
   whole_trie_ = trie_nodes_.number_of(nodes);
-  if (Regions::is_of_use(network_)) regions_ = std::make_unique<Regions>(*this, network_, lexer_);
+  if (Summaries::is_of_use(network_)) summaries_ = std::make_unique<Summaries>(*this, network_, lexer_);
 }
 
 Masks::~Masks() = default;
@@ -106,9 +106,10 @@ class Masks::UpperPart {
   uint32_t num_nodes_ = 0;
 };
 
-// A piece with an exit in most of its tokens is of no use, since another piece must go on
-// from all of these. So an open-ended start also takes in the rules that it returns to, one
-// level after the other, until most words stay inside; two or three levels mostly suffice.
+// A piece with an exit in most of its tokens is of no use, since another piece must
+// continue from all of these. So an open-ended start also takes in the rules that it
+// returns to, one level after the other, until most words stay inside; two or three levels
+// mostly suffice.
 Masks::Start Masks::start_of(const Item& item, bool is_closed, Stacks& stacks, engine::Budget& budget) {
   Start start = {stacks_.above_hole(item.state, is_closed, budget), {item.below}};
   if (!is_open_ended(start.node, budget)) return start;
@@ -189,10 +190,10 @@ Masks::Branch Masks::branch_after(const std::vector<uint32_t>& trie_nodes, Node 
 std::optional<std::vector<uint32_t>> Masks::pieces_of(Reader& reader, const std::vector<Branch>& branches,
                                                       const HasEnd& has_end, engine::Budget& budget) {
   if (is_full_) return std::nullopt;
-  // An ambiguous text may have any number of different tops, so regions start anew once
+  // An ambiguous text may have any number of different tops, so summaries start anew once
   // they are large.
-  if (regions_ != nullptr && regions_->memory_bytes() > kMaxRegionBytes) {
-    regions_ = std::make_unique<Regions>(*this, network_, lexer_);
+  if (summaries_ != nullptr && summaries_->memory_bytes() > kMaxSummaryBytes) {
+    summaries_ = std::make_unique<Summaries>(*this, network_, lexer_);
   }
   return PieceSearch(*this, reader, has_end, budget).pieces(branches);
 }
@@ -222,7 +223,7 @@ size_t Masks::memory_bytes() const {
                  after_.capacity() * sizeof(Next) + piece_numbers_.memory_bytes() + part_numbers_.memory_bytes() +
                  is_open_ended_.memory_bytes() + loops_.memory_bytes() + branches_.memory_bytes() +
                  pieces_.size() * sizeof(Piece) + parts_.size() * sizeof(Part) + piece_bytes_ + is_start_.capacity();
-  if (regions_ != nullptr) bytes += regions_->memory_bytes();
+  if (summaries_ != nullptr) bytes += summaries_->memory_bytes();
   return bytes + masks_.size() * kBytesPerKey;
 }
 

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "context_free/branch_set.h"
+#include "context_free/completability.h"
 #include "context_free/loops.h"
 #include "context_free/reader.h"
-#include "context_free/sure_ways.h"
 #include "masks/mask_store.h"
 #include "masks/vocabulary.h"
 
@@ -23,9 +23,9 @@ namespace structout::context_free {
 // A mask is the union of pieces. A piece describes the tokens below some nodes of the
 // vocabulary's trie, read from one state of a rule (or of the lexer), whatever lies below
 // it on the stack: the tokens that end there, and its exits, which are the nodes in front
-// of which other tokens leave the rule (or the lexeme). After an exit the tokens go on as
-// another piece, from the states that the rule returns to. For example, the token `"]`
-// leaves the rule of a JSON value in front of `]`, and a piece of the array goes on.
+// of which other tokens leave the rule (or the lexeme). After an exit the tokens continue
+// as another piece, from the states that the rule returns to. For example, the token `"]`
+// leaves the rule of a JSON value in front of `]`, and a piece of the array continues.
 //
 // So a piece is walked once, however deep the stack is, and configurations with the same
 // pieces share a mask. A configuration with known pieces costs a search over their exits; a
@@ -36,10 +36,10 @@ class Masks {
   using Branch = context_free::Branch;
 
   // `has_end(config)`: true if a text can be finished from the configuration. Called where
-  // tokens end, since a lexer might not leave a way to the end.
+  // tokens end, since a lexer might not leave a path to the end.
   using HasEnd = std::function<bool(const LexerConfiguration&)>;
 
-  Masks(const Network& network, Lexer& lexer, SureWays& sure_ways,
+  Masks(const Network& network, Lexer& lexer, Completability& completability,
         std::shared_ptr<const engine::VocabularyTrie> vocabulary);
   ~Masks();
 
@@ -113,8 +113,8 @@ class Masks {
   };
   class Walk;
   class PieceSearch;
-  class Regions;
-  static constexpr size_t kMaxPieceBytes = 24 << 20, kMaxRegionBytes = 12 << 20;
+  class Summaries;
+  static constexpr size_t kMaxPieceBytes = 24 << 20, kMaxSummaryBytes = 12 << 20;
   static constexpr uint32_t kMaxReturns = 8, kMaxReturnNodes = 64;  // that a piece looks through
   static constexpr uint32_t kMaxHolesOfPiece = 8;
 
@@ -159,7 +159,7 @@ class Masks {
 
   const Network& network_;
   Lexer& lexer_;
-  SureWays& sure_ways_;
+  Completability& completability_;
   std::shared_ptr<const engine::VocabularyTrie> vocabulary_;
   Stacks stacks_;            // of single states above a hole
   std::vector<Next> after_;  // by node of stacks_ and class of the byte, as far as known
@@ -174,11 +174,11 @@ class Masks {
   std::deque<Part> parts_;
   std::unordered_map<std::string, const engine::Mask*> masks_;  // by the numbers of their pieces
   engine::MaskStore store_;
-  std::unique_ptr<Regions> regions_;  // null if they are of no use
-  BranchSet branches_;                // of the present search
-  size_t piece_bytes_ = 0;            // of parts, too
-  bool is_full_ = false;              // true if there is no room for more pieces or masks
-  Loops loops_;                       // of states of the lexer, or of nodes of stacks_
+  std::unique_ptr<Summaries> summaries_;  // null if they are of no use
+  BranchSet branches_;                    // of the present search
+  size_t piece_bytes_ = 0;                // of parts, too
+  bool is_full_ = false;                  // true if there is no room for more pieces or masks
+  Loops loops_;                           // of states of the lexer, or of nodes of stacks_
   std::vector<uint32_t> row_;
   std::vector<uint8_t> is_start_;  // by node of the trie: 1 if a walk that is not over starts there
   uint64_t num_trie_steps_ = 0;

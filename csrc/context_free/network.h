@@ -51,7 +51,7 @@ constexpr uint32_t embedded_of_symbol(uint32_t symbol) { return kFirstToken - 1 
 
 // A recursive transition network (Woods, "Transition network grammars for natural language
 // analysis", 1970): each rule is a deterministic automaton over symbols and calls of rules.
-// Invariants: no rule matches the empty text, none is left recursive, and every way leads
+// Invariants: no rule matches the empty text, none is left recursive, and every path leads
 // to a text. Small rules that are not recursive are copied into their callers. States of
 // all rules share one numbering.
 class Network {
@@ -84,8 +84,8 @@ class Network {
 
   bool is_accepting(uint32_t state) const { return states_[state].is_accepting; }
 
-  // True if the rule ends in the state, and cannot go on. A call that leads to such a state
-  // is a tail call, which leaves nothing on the stack.
+  // True if the rule ends in the state, and cannot continue. A call that leads to such a
+  // state is a tail call, which leaves nothing on the stack.
   bool is_end(uint32_t state) const { return states_[state].is_end; }
 
   // True if the state itself reads a symbol or an embedded text, apart from calls of rules

@@ -29,15 +29,15 @@ class Reader::ConfigurationBuilder {
     if (config.node != Stacks::kDead) lexer_configs_.push_back(config);
   }
 
-  void add(EmbeddedRun run) {
-    if (!runs_.empty()) budget_.spend(runs_.size());
-    for (EmbeddedRun& other : runs_) {
-      if (other.cache != run.cache) continue;
-      if (!reader_.embedded().locked(run.cache).are_equal(*other.config, *run.config)) continue;
-      other.below = reader_.stacks_.united({other.below, run.below}, budget_);
+  void add(EmbeddedParse parse) {
+    if (!parses_.empty()) budget_.spend(parses_.size());
+    for (EmbeddedParse& other : parses_) {
+      if (other.cache != parse.cache) continue;
+      if (!reader_.embedded().locked(parse.cache).are_equal(*other.config, *parse.config)) continue;
+      other.below = reader_.stacks_.united({other.below, parse.below}, budget_);
       return;
     }
-    runs_.push_back(std::move(run));
+    parses_.push_back(std::move(parse));
   }
 
   Configuration config() {
@@ -57,9 +57,9 @@ class Reader::ConfigurationBuilder {
       static_cast<LexerConfiguration&>(config) = lexer_configs_[0];
       lexer_configs_.erase(lexer_configs_.begin());
     }
-    if (runs_.empty() && lexer_configs_.empty()) return config;
+    if (parses_.empty() && lexer_configs_.empty()) return config;
     config.others =
-        std::make_shared<const OtherConfigurations>(OtherConfigurations{std::move(lexer_configs_), std::move(runs_)});
+        std::make_shared<const OtherConfigurations>(OtherConfigurations{std::move(lexer_configs_), std::move(parses_)});
     return config;
   }
 
@@ -67,7 +67,7 @@ class Reader::ConfigurationBuilder {
   Reader& reader_;
   engine::Budget& budget_;
   std::vector<LexerConfiguration> lexer_configs_;
-  std::vector<EmbeddedRun> runs_;
+  std::vector<EmbeddedParse> parses_;
 };
 
 Reader::Reader(const Network& network, Lexer& lexer, EmbeddedUse* embedded)
@@ -176,21 +176,21 @@ Configuration Reader::after_alone(const LexerConfiguration& config, uint8_t byte
 }
 
 // Reads bytes of an embedded text, up to one after which it may end.
-void Reader::read_run(const EmbeddedRun& run, const uint8_t*& at, const uint8_t* end, ConfigurationBuilder& builder,
-                      engine::Budget& budget) {
-  engine::EmbeddedCache& cache = embedded_->locked(run.cache);
-  engine::ConfigurationPtr config = cache.after(*run.config, at, end);
+void Reader::read_parse(const EmbeddedParse& parse, const uint8_t*& at, const uint8_t* end,
+                        ConfigurationBuilder& builder, engine::Budget& budget) {
+  engine::EmbeddedCache& cache = embedded_->locked(parse.cache);
+  engine::ConfigurationPtr config = cache.after(*parse.config, at, end);
   if (config == nullptr) return;
   bool may_end = cache.may_end(*config);
-  if (may_end) builder.add(after_embedded(run.below, budget));
-  if (!may_end || cache.may_go_on(*config)) builder.add({run.cache, std::move(config), run.below});
+  if (may_end) builder.add(after_embedded(parse.below, budget));
+  if (!may_end || cache.may_continue(*config)) builder.add({parse.cache, std::move(config), parse.below});
 }
 
 Configuration Reader::after_all(const Configuration& config, uint8_t byte, engine::Budget& budget) {
   ConfigurationBuilder builder(*this, budget);
-  auto read_byte = [&](const EmbeddedRun& run) {
+  auto read_byte = [&](const EmbeddedParse& parse) {
     const uint8_t* at = &byte;
-    read_run(run, at, &byte + 1, builder, budget);
+    read_parse(parse, at, &byte + 1, builder, budget);
   };
   visit_lexer_configs(config, [&](LexerConfiguration from) {
     if (!is_between(from)) {
@@ -210,16 +210,16 @@ Configuration Reader::after_all(const Configuration& config, uint8_t byte, engin
     if (next != Lexer::kStuck) builder.add({from.node, next});
   });
   if (config.others != nullptr) {
-    for (const EmbeddedRun& run : config.others->runs) read_byte(run);
+    for (const EmbeddedParse& parse : config.others->parses) read_byte(parse);
   }
   return builder.config();
 }
 
 Configuration Reader::after(Configuration config, const uint8_t* begin, const uint8_t* end, engine::Budget& budget) {
   for (const uint8_t* at = begin; at < end && !config.is_dead();) {
-    if (const EmbeddedRun* run = config.only_run()) {
+    if (const EmbeddedParse* parse = config.only_parse()) {
       ConfigurationBuilder builder(*this, budget);
-      read_run(*run, at, end, builder, budget);
+      read_parse(*parse, at, end, builder, budget);
       config = builder.config();
     } else {
       config = after(config, *at++, budget);
@@ -245,7 +245,7 @@ Configuration Reader::united(const Configuration& a, const Configuration& b, eng
   for (const Configuration* config : {&a, &b}) {
     visit_lexer_configs(*config, [&](const LexerConfiguration& each) { builder.add(each); });
     if (config->others == nullptr) continue;
-    for (const EmbeddedRun& run : config->others->runs) builder.add(run);
+    for (const EmbeddedParse& parse : config->others->parses) builder.add(parse);
   }
   return builder.config();
 }

@@ -30,7 +30,7 @@ struct LexerConfiguration {
 };
 
 // A text of an embedded language that has begun, and the stacks below it.
-struct EmbeddedRun {
+struct EmbeddedParse {
   std::shared_ptr<engine::EmbeddedCache> cache;
   engine::ConfigurationPtr config;
   Node below;  // its end returns to these stacks: see Stacks::returned()
@@ -47,7 +47,7 @@ struct KnownMask {
 // The alternatives of an ambiguous configuration: see Configuration::others.
 struct OtherConfigurations {
   std::vector<LexerConfiguration> lexer_configs;  // beside the first: a lexeme here may be an embedded text there
-  std::vector<EmbeddedRun> runs;
+  std::vector<EmbeddedParse> parses;
   mutable KnownMask known_mask{};
 };
 
@@ -60,10 +60,10 @@ struct Configuration : LexerConfiguration {
   bool is_dead() const { return node == Stacks::kDead && others == nullptr; }
 
   // Returns the embedded text that has begun, if it is the only alternative, else null.
-  const EmbeddedRun* only_run() const {
+  const EmbeddedParse* only_parse() const {
     bool is_only =
-        node == Stacks::kDead && others != nullptr && others->lexer_configs.empty() && others->runs.size() == 1;
-    return is_only ? others->runs.data() : nullptr;
+        node == Stacks::kDead && others != nullptr && others->lexer_configs.empty() && others->parses.size() == 1;
+    return is_only ? others->parses.data() : nullptr;
   }
 };
 
@@ -107,7 +107,7 @@ class Reader {
   template <typename Counts>
   Configuration with_ends(const Configuration& config, Counts counts);
   Configuration with_ends(const Configuration& config) {
-    return with_ends(config, [](const EmbeddedRun&) { return true; });
+    return with_ends(config, [](const EmbeddedParse&) { return true; });
   }
 
   // True if a token may follow that the grammar matches by its id.
@@ -149,8 +149,8 @@ class Reader {
 
   // The configuration at the end of a token, where max_tokens takes effect. Terminals that
   // have used it up leave the lexeme or, if texts cannot be finished so, end it; if that
-  // fails too, the lexeme goes on. `has_end(config)` is true if texts can be finished from
-  // a configuration.
+  // fails too, the lexeme continues. `has_end(config)` is true if texts can be finished
+  // from a configuration.
   template <typename HasEnd>
   Configuration at_token_end(Configuration config, HasEnd has_end, engine::Budget& budget);
 
@@ -181,8 +181,8 @@ class Reader {
   Configuration after_all(const Configuration& config, uint8_t byte, engine::Budget& budget);
   template <typename Visit>
   static void visit_lexer_configs(const Configuration& config, Visit visit);
-  void read_run(const EmbeddedRun& run, const uint8_t*& at, const uint8_t* end, ConfigurationBuilder& builder,
-                engine::Budget& budget);
+  void read_parse(const EmbeddedParse& parse, const uint8_t*& at, const uint8_t* end, ConfigurationBuilder& builder,
+                  engine::Budget& budget);
 
   const Network& network_;
   Lexer& lexer_;
@@ -198,16 +198,16 @@ class Reader {
 
 template <typename Counts>
 Configuration Reader::with_ends(const Configuration& config, Counts counts) {
-  if (config.others == nullptr || config.others->runs.empty()) return config;
-  auto has_end = [&](const EmbeddedRun& run) {
-    return counts(run) && embedded_->locked(run.cache).has_end(*run.config);
+  if (config.others == nullptr || config.others->parses.empty()) return config;
+  auto has_end = [&](const EmbeddedParse& parse) {
+    return counts(parse) && embedded_->locked(parse.cache).has_end(*parse.config);
   };
-  const std::vector<EmbeddedRun>& runs = config.others->runs;
-  if (std::all_of(runs.begin(), runs.end(), has_end)) return config;
+  const std::vector<EmbeddedParse>& parses = config.others->parses;
+  if (std::all_of(parses.begin(), parses.end(), has_end)) return config;
   Configuration result = config;
   OtherConfigurations others{config.others->lexer_configs, {}};
-  std::copy_if(runs.begin(), runs.end(), std::back_inserter(others.runs), has_end);
-  bool is_empty = others.runs.empty() && others.lexer_configs.empty();
+  std::copy_if(parses.begin(), parses.end(), std::back_inserter(others.parses), has_end);
+  bool is_empty = others.parses.empty() && others.lexer_configs.empty();
   result.others = is_empty ? nullptr : std::make_shared<const OtherConfigurations>(std::move(others));
   return result;
 }
@@ -227,7 +227,7 @@ Configuration Reader::at_token_end(Configuration config, HasEnd has_end, engine:
   };
   if (config.node != Stacks::kDead) limit(config);
   if (config.others == nullptr || config.others->lexer_configs.empty()) return config;
-  OtherConfigurations others{config.others->lexer_configs, config.others->runs};
+  OtherConfigurations others{config.others->lexer_configs, config.others->parses};
   for (LexerConfiguration& each : others.lexer_configs) limit(each);
   config.others = std::make_shared<const OtherConfigurations>(std::move(others));
   return config;

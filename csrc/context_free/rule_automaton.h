@@ -66,10 +66,10 @@ class RuleNfa {
   // Adds an empty edge beside each call of the given rules, so that it may read nothing.
   void skip_calls(const std::vector<uint8_t>& is_nullable);
 
-  // True if there is a way to the end whose calls are all calls of the given rules.
+  // True if there is a path to the end whose calls are all calls of the given rules.
   bool has_text(const std::vector<uint8_t>& is_productive) const;
 
-  // Drops the ways that lead to no text.
+  // Drops the paths that lead to no text.
   void remove_dead_ends(const std::vector<uint8_t>& is_productive);
 
   RuleAutomaton determinize(engine::Budget& budget) const;
@@ -93,7 +93,7 @@ class RuleNfa {
 
 // Removes left recursion from rules that begin with each other: `rules[i]` is the number of
 // `automata[i]`. Each rule then begins with what any of them begins with, other than each
-// other, and goes on with what follows where one begins with another (the left-corner
+// other, and continues with what follows where one begins with another (the left-corner
 // transform: Rosenkrantz and Lewis, "Deterministic left corner parsing", 1970). For
 // example, `sum: sum "+" n | n` becomes `n ("+" n)*`.
 void remove_left_recursion(const std::vector<uint32_t>& rules, std::vector<RuleAutomaton>& automata,

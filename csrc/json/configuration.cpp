@@ -178,7 +178,7 @@ void Configuration::follow_string(State next, uint8_t byte) {
 }
 
 // Parses a complete item and adds its canonical form to the used ones. False if it repeats
-// one, or if the array cannot go on.
+// one, or if the array cannot continue.
 bool Configuration::complete_item(const Frame& waiting, std::string text) {
   Value value;
   try {

@@ -46,7 +46,7 @@ engine::ConfigurationPtr EmbeddedSchemaCache::after(const EmbeddedConfiguration&
 
 bool EmbeddedSchemaCache::may_end(const EmbeddedConfiguration& config) { return json(config).is_complete(); }
 
-bool EmbeddedSchemaCache::may_go_on(const EmbeddedConfiguration& config) {
+bool EmbeddedSchemaCache::may_continue(const EmbeddedConfiguration& config) {
   return cache_->automaton_->reads_number(json(config).state());  // only numbers do
 }
 

@@ -29,7 +29,7 @@ class EmbeddedSchemaCache final : public engine::EmbeddedCache {
   engine::ConfigurationPtr after(const engine::EmbeddedConfiguration& config, const uint8_t*& at,
                                  const uint8_t* end) override;
   bool may_end(const engine::EmbeddedConfiguration& config) override;
-  bool may_go_on(const engine::EmbeddedConfiguration& config) override;
+  bool may_continue(const engine::EmbeddedConfiguration& config) override;
   bool has_end(const engine::EmbeddedConfiguration& config) override;
   bool are_equal(const engine::EmbeddedConfiguration& a, const engine::EmbeddedConfiguration& b) override;
   engine::EmbeddedView view(const engine::EmbeddedConfiguration& config, const engine::ByteSet& followers) override;

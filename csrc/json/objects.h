@@ -141,7 +141,7 @@ class Objects {
     // have not come are missing.
     Formula lasting = kAlways;
     Formula rest;          // becomes another formula with the keys that it mentions
-    bool is_kept = false;  // false: keys may change how all of it can go on, so nothing lasts
+    bool is_kept = false;  // false: keys may change how all of it can continue, so nothing lasts
   };
 
   // The lasting part of objects, by the key that it is about.

@@ -284,8 +284,8 @@ uint32_t SchemaAutomaton::whitespace_after_value(uint32_t spaces, const std::opt
 
 Action SchemaAutomaton::read(const AfterItem& item, RegisterKind registers, uint8_t byte) {
   if (byte == ',') {
-    bool may_go_on = whitespace_.may_separate(item.spaces) && arrays_.item_plan(item.array).is_live;
-    if (!whitespace_.may_end(item.spaces) || !may_go_on) return {};
+    bool may_continue = whitespace_.may_separate(item.spaces) && arrays_.item_plan(item.array).is_live;
+    if (!whitespace_.may_end(item.spaces) || !may_continue) return {};
     State value = add(BeforeValue{arrays_.item_plan(item.array).value_formulas, whitespace_.after_comma()});
     return {Action::kPush, value, waiting_item(item.array)};
   }

@@ -182,7 +182,7 @@ class SchemaAutomaton {
   Action read(const AfterMember& member, RegisterKind registers, uint8_t byte);
   Action read(const ArrayStart& array, RegisterKind registers, uint8_t byte);
   Action read(const AfterItem& item, RegisterKind registers, uint8_t byte);
-  // The text states after a byte. None if no text goes on so, or none that satisfies the
+  // The text states after a byte. None if no text continues so, or none that satisfies the
   // required formula.
   std::optional<uint32_t> texts_after(uint32_t texts, uint8_t byte);
   std::optional<uint32_t> truth_values_of_texts(uint32_t texts);  // if these may end here

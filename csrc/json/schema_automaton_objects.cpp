@@ -98,8 +98,8 @@ Action SchemaAutomaton::read(const AfterKey& key, RegisterKind registers, uint8_
 Action SchemaAutomaton::read(const AfterMember& member, RegisterKind registers, uint8_t byte) {
   const Object& object = objects_.prepared(member.object);
   if (byte == ',') {
-    bool may_go_on = whitespace_.may_separate(member.spaces) && (object.allows_free || object.allows_names());
-    if (!whitespace_.may_end(member.spaces) || !may_go_on) return {};
+    bool may_continue = whitespace_.may_separate(member.spaces) && (object.allows_free || object.allows_names());
+    if (!whitespace_.may_end(member.spaces) || !may_continue) return {};
     return replace(add(BeforeKey{member.object, whitespace_.after_comma()}, registers));
   }
   if (byte != '}' && !is_space(byte)) return {};

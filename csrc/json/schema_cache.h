@@ -83,7 +83,7 @@ class SchemaCache {
   };
   size_t size_in_bytes() const;
 
-  // Nodes of the vocabulary trie at which the whole text may end while tokens go on:
+  // Nodes of the vocabulary trie at which the whole text may end while tokens continue:
   // another language, in which the text is embedded, may read their rest.
   struct Exits {
     Conditions conditions;

@@ -74,13 +74,13 @@ bool Texts::allows_plain(uint32_t start) {
     for (const Edge& edge : edges) {
       if (!is_asked(edge)) continue;
       uint32_t count = visit.num_separator_bytes;
-      bool goes_on = count < 2 && edge.first <= kSeparator[count] && kSeparator[count] <= edge.last;
+      bool continues = count < 2 && edge.first <= kSeparator[count] && kSeparator[count] <= edge.last;
       auto add = [&](uint32_t num_separator_bytes) {
         bool is_new = is_seen.insert(uint64_t(num_separator_bytes) << 32 | edge.target).second;
         if (is_new) seen.push_back({edge.target, num_separator_bytes, i});
       };
-      if (goes_on) add(visit.num_separator_bytes + 1);
-      if (!goes_on || edge.first < edge.last) add(0);
+      if (continues) add(visit.num_separator_bytes + 1);
+      if (!continues || edge.first < edge.last) add(0);
     }
   }
   for (const Visit& visit : seen) {
@@ -121,9 +121,9 @@ bool Texts::leads_back(uint32_t start, uint32_t state, uint32_t num_separator_by
   expand(state);
   for (const Edge& edge : std::vector<Edge>(steps_[state].edges)) {
     if (num_separator_bytes == 2 && edge.first >= 0xA8 && edge.last <= 0xA9) continue;
-    bool goes_on = num_separator_bytes == 1 && edge.first <= kSeparator[1] && kSeparator[1] <= edge.last;
-    if (goes_on && !leads_back(start, edge.target, 2, known)) return false;
-    if ((!goes_on || edge.first < edge.last) && !leads_back(start, edge.target, 0, known)) return false;
+    bool continues = num_separator_bytes == 1 && edge.first <= kSeparator[1] && kSeparator[1] <= edge.last;
+    if (continues && !leads_back(start, edge.target, 2, known)) return false;
+    if ((!continues || edge.first < edge.last) && !leads_back(start, edge.target, 0, known)) return false;
   }
   return found->second = true;
 }

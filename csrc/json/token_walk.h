@@ -99,7 +99,7 @@ class TokenWalk {
 
   // Takes the row, duplicate checks and conditions of the state in which the key cannot
   // become a named one, and changes them to those of this state. Follows only tokens that
-  // go on with a name or end the key.
+  // continue with a name or end the key.
   void fill_names(const engine::VocabularyTrie& vocabulary, uint32_t* row, DuplicateChecks& duplicate_checks,
                   Conditions& conditions) {
     start(vocabulary, row, duplicate_checks, conditions);
@@ -112,7 +112,7 @@ class TokenWalk {
     }
   }
 
-  // Lists the nodes of the trie after which the whole text may end while tokens go on,
+  // Lists the nodes of the trie after which the whole text may end while tokens continue,
   // with their conditions.
   void list_exits(const engine::VocabularyTrie& vocabulary, std::vector<std::pair<uint32_t, uint32_t>>& exits,
                   Conditions& conditions) {
@@ -290,7 +290,7 @@ class TokenWalk {
     uint64_t repeated_classes;
   };
 
-  // True if the strings or keys that go on from a state must differ and may be used up,
+  // True if the strings or keys that continue from a state must differ and may be used up,
   // so that each token must be followed.
   bool may_run_out(State state) {
     bool must_differ = automaton_.has_unique_items() || register_kind(state) == RegisterKind::kInsideKey;
@@ -347,7 +347,7 @@ class TokenWalk {
     }
   }
 
-  // Allows the tokens that go on from a string without constraints: a stored row has
+  // Allows the tokens that continue from a string without constraints: a stored row has
   // those that stay inside it, and the others are followed from the closing quote on.
   void fill_free_text(const engine::StringTokens& strings) {
     std::copy(strings.inner_row.begin(), strings.inner_row.end(), row_);
@@ -372,7 +372,7 @@ class TokenWalk {
     }
   }
 
-  // Follows the tokens below a node that go on with a name or end the key. The row
+  // Follows the tokens below a node that continue with a name or end the key. The row
   // already has the others. `depth`: of the children of the node.
   void fill_names(const engine::VocabularyTrie& vocabulary, uint32_t node, uint32_t depth) {
     const std::vector<engine::VocabularyTrie::Node>& nodes = vocabulary.nodes();

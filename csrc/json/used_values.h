@@ -40,7 +40,7 @@ class TextSet {
 
     void read(uint8_t byte);
 
-    // Calls visit(byte, cursor) for each byte with which texts go on.
+    // Calls visit(byte, cursor) for each byte with which texts continue.
     template <typename Visit>
     void visit_next(Visit&& visit) const {
       if (node_ == nullptr) return;

@@ -97,7 +97,7 @@ Count ValueCounts::counted(State state, const PastKeys& seen_keys, size_t num_it
   return {};
 }
 
-// Counts the objects that go on with a key, whose value comes next.
+// Counts the objects that continue with a key, whose value comes next.
 Count ValueCounts::members(uint32_t object, uint32_t key, const PastKeys& seen_keys) {
   return product(values(automaton_.before_value(objects_.plan(object, key).value_formulas)),
                  values_after(automaton_.waiting_member(object, key), seen_keys));
@@ -298,7 +298,7 @@ bool ValueCounts::may_be_named(const InKey& key, const PastKeys& seen_keys) {
   return automaton_.holds({Guard::kKeys, key.object, key.begin, key.end, false}, seen_keys);
 }
 
-// -- arrays that must go on ---------------------------------------------------------
+// -- arrays that must continue -----------------------------------------------------
 
 std::vector<Formula> ValueCounts::few_children(uint32_t array) {
   const std::vector<Arrays::ItemRequirement> requirements = arrays_.item_requirements(array);

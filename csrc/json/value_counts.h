@@ -43,8 +43,8 @@ class ValueCounts {
   Count values_after(State waiting, const PastKeys& seen_keys, size_t num_items = kUnknownItems);
   bool are_many(State state);  // whichever names have come
 
-  // True if a state before or inside a key can go on with a key that is not used. `begin`:
-  // the cursor in `used` after the bytes of the present key.
+  // True if a state before or inside a key can continue with a key that is not used.
+  // `begin`: the cursor in `used` after the bytes of the present key.
   bool has_unused_key(State state, const TextSet& used, TextSet::Cursor begin, const PastKeys& seen_keys);
   // As has_unused_key(), for an item that is a scalar.
   bool has_unused_scalar(State state, TextSet::Cursor begin);

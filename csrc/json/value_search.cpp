@@ -53,7 +53,7 @@ class ValueSearch {
     return find(start, is_found, [](const Configuration&) { return false; });
   }
 
-  // Does not go on from configurations that are hopeless.
+  // Does not continue from configurations that are hopeless.
   template <typename IsFound, typename IsHopeless>
   bool find(const Configuration& start, IsFound&& is_found, IsHopeless&& is_hopeless) {
     std::vector<Step> path = {{start}};

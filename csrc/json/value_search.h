@@ -21,8 +21,8 @@ std::optional<std::string> some_completion(const Configuration& config);
 // As some_completion(), but a shortest completion if a search breadth first finds it soon.
 std::optional<std::string> short_completion(const Configuration& config);
 
-// Counts the different values that go on from a state without a stack, up to `max`. Fewer
-// if the search gives up.
+// Counts the different values that continue from a state without a stack, up to `max`.
+// Fewer if the search gives up.
 size_t num_different_values(SchemaAutomaton& automaton, State start, size_t max);
 
 }  // namespace structout::json

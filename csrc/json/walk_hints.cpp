@@ -93,7 +93,7 @@ std::optional<State> WalkHints::state_without_name(State state) {
   if (automaton_.objects().is_guarded(object) && object.max_keys != UINT32_MAX)
     return std::nullopt;  // a missing name may have to come
   std::vector<uint8_t> names = name_bytes(state);
-  auto goes_on = [&names](int byte) {  // with a plain character that is in no name
+  auto continues = [&names](int byte) {  // with a plain character that is in no name
     return byte != '"' && byte != '\\' && std::find(names.begin(), names.end(), byte) == names.end();
   };
   Numbers after_ascii;
@@ -102,7 +102,7 @@ std::optional<State> WalkHints::state_without_name(State state) {
     std::optional<uint32_t> target;
     for (const engine::Edge& edge : texts_.edges(text)) {
       int byte = edge.first;
-      while (byte <= edge.last && !goes_on(byte)) ++byte;
+      while (byte <= edge.last && !continues(byte)) ++byte;
       if (byte > edge.last) continue;
       Formula formula = texts_[edge.target].formula;
       if (formula != kAlways && (formula != kNever || after_ascii.empty())) return std::nullopt;

@@ -38,7 +38,7 @@ class WalkHints {
   // that rule all names out. None unless is_free_text() holds for that state.
   std::optional<State> state_without_name(State state);
 
-  // The bytes with which the names that the key may still become go on.
+  // The bytes with which the names that the key may still become continue.
   std::vector<uint8_t> name_bytes(State state) const;
 
   // A state that allows the same next `max_length` bytes of a string, without maximum

@@ -57,7 +57,7 @@ void Whitespace::set_all_starts(uint32_t start) {
 Whitespace::Whitespace(const WhitespaceForm& form) {
   if (form.pattern) {
     // State s of the pattern is state s + 1 here. The start is another one: a text without
-    // whitespace may go on, even if the pattern asks for some.
+    // whitespace may continue, even if the pattern asks for some.
     const engine::Automaton& pattern = *form.pattern;
     for (uint32_t state = 0; state < pattern.num_states(); ++state) add(pattern.accepts(state));
     uint32_t start = add(true);

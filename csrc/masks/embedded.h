@@ -69,7 +69,7 @@ class EmbeddedCache {
   virtual ConfigurationPtr after(const EmbeddedConfiguration& config, const uint8_t*& at, const uint8_t* end) = 0;
 
   virtual bool may_end(const EmbeddedConfiguration& config) = 0;
-  virtual bool may_go_on(const EmbeddedConfiguration& config) = 0;  // where the text may end
+  virtual bool may_continue(const EmbeddedConfiguration& config) = 0;  // where the text may end
 
   // True if the text can still be completed.
   virtual bool has_end(const EmbeddedConfiguration& config) = 0;

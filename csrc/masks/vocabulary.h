@@ -41,7 +41,7 @@ class VocabularyTrie {
 
   static constexpr uint32_t kRoot = UINT32_MAX, kNone = UINT32_MAX;
 
-  // The node that goes on from another, or from the root, with a byte. kNone if there is
+  // The node that continues from another, or from the root, with a byte. kNone if there is
   // none.
   uint32_t child(uint32_t node, uint8_t byte) const;
 

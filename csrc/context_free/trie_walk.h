@@ -48,13 +48,13 @@ class Masks::Walk {
   bool add_loop(uint32_t node, uint32_t state);
   void add_those_like(engine::ByteGroups groups, uint32_t skipped, uint32_t node, std::vector<uint32_t>& to);
 
-  // True if the bytes on the way to a node, without the first `skipped` of them, belong to
+  // True if the bytes on the path to a node, without the first `skipped` of them, belong to
   // `groups` and lead to the given state of UTF-8.
-  bool is_way_of(engine::ByteGroups groups, uint32_t skipped, uint32_t node, uint8_t utf8_state) const;
+  bool is_path_of(engine::ByteGroups groups, uint32_t skipped, uint32_t node, uint8_t utf8_state) const;
 
   // True if tokens that end inside a character can be finished just as those at the loop's
-  // own state. `is_sure`: true if that state is safe; then the inner state must be safe,
-  // too. Otherwise it must lead nowhere but to the end of the character.
+  // own state. `is_sure`: true if that state is completable; then the inner state must be
+  // completable, too. Otherwise it must lead nowhere but to the end of the character.
   bool leads_like(uint32_t inside_character, bool is_sure);
 
   // Walks from the begin of an embedded text.
@@ -64,17 +64,17 @@ class Masks::Walk {
   // configurations where a lexeme ends never are.
   void walk_lexemes(const std::vector<uint32_t>& nodes, uint32_t start);
 
-  // Reads the byte of a node. Returns true if the walk has to go on below the node.
+  // Reads the byte of a node. Returns true if the walk has to continue below the node.
   bool read_lexeme(uint32_t node, uint8_t byte, uint32_t depth);
 
-  // Walks the rules, and goes on after embedded texts that begin and end inside tokens.
+  // Walks the rules, and continues after embedded texts that begin and end inside tokens.
   void walk_all_rules(uint32_t trie_nodes, Node start);
   void add_all_tokens(const Piece& piece);
   void begin_embedded(Node node, const std::vector<uint32_t>& trie_nodes);
   void list_exits();  // from ends_
 
   // Walks the rule from each of the nodes. A rule may end at nodes below each other, so the
-  // walk below one may pass another. From there it goes on with the stacks of both.
+  // walk below one may pass another. From there it continues with the stacks of both.
   void walk_rules(const std::vector<uint32_t>& nodes, Node start);
 
   Masks& masks_;

@@ -1,4 +1,4 @@
-#include "context_free/piece_search.h"
+#include "context_free/mask_search.h"
 
 #include <algorithm>
 
@@ -30,7 +30,7 @@ std::optional<std::vector<uint32_t>> Masks::PieceSearch::pieces(const std::vecto
   return std::move(numbers_);
 }
 
-void Masks::PieceSearch::go_on(const Branch& branch) {
+void Masks::PieceSearch::continue_at(const Branch& branch) {
   if (branch.node == Stacks::kDead || !masks_.branches_.insert(branch) || is_there(branch)) return;
   pending_.push_back(branch);
 }
@@ -48,31 +48,31 @@ bool Masks::PieceSearch::is_there(const Branch& branch) {
   return false;
 }
 
-// Follows a branch by the region of the states on top of it. Returns false if there are no
-// regions, or if the top needs too many holes.
-bool Masks::PieceSearch::follow_region(const Branch& branch) {
-  if (masks_.regions_ == nullptr) return false;
+// Follows a branch by the summary of the states on top of it. Returns false if there are no
+// summaries, or if the top needs too many holes.
+bool Masks::PieceSearch::follow_summary(const Branch& branch) {
+  if (masks_.summaries_ == nullptr) return false;
   if (branch.lexer_state == Lexer::kStuck) return true;
   auto found = tops_.find(branch.node);
   if (found == tops_.end()) {
-    found = tops_.try_emplace(branch.node, *masks_.regions_, reader_.stacks(), branch.node, budget_).first;
+    found = tops_.try_emplace(branch.node, *masks_.summaries_, reader_.stacks(), branch.node, budget_).first;
   }
-  Regions::Top& top = found->second;
+  Summaries::Top& top = found->second;
   if (top.node() == Stacks::kDead) return false;
-  const Regions::Region& region = masks_.regions_->of(branch.trie_nodes, top.node(), branch.lexer_state, budget_);
-  numbers_.insert(numbers_.end(), region.pieces.begin(), region.pieces.end());
-  for (const Regions::Ending& ending : region.endings) {
+  const Summaries::Summary& summary = masks_.summaries_->of(branch.trie_nodes, top.node(), branch.lexer_state, budget_);
+  numbers_.insert(numbers_.end(), summary.pieces.begin(), summary.pieces.end());
+  for (const Summaries::Ending& ending : summary.endings) {
     if (has_end_({top.filled(ending.node, false, budget_), ending.lexer_state})) numbers_.push_back(ending.piece);
   }
-  for (const Regions::Exit& exit : region.exits) {
+  for (const Summaries::Exit& exit : summary.exits) {
     Node next = top.filled(exit.node, false, budget_);
-    go_on({exit.trie_nodes, next, reader_.lexer_start(next, exit.may_ignore), true});
+    continue_at({exit.trie_nodes, next, reader_.lexer_start(next, exit.may_ignore), true});
   }
   return true;
 }
 
 void Masks::PieceSearch::follow_lexemes(const Branch& branch) {
-  if (follow_region(branch)) return;
+  if (follow_summary(branch)) return;
   LexerConfiguration config = {branch.node, branch.lexer_state};
   if (is_in_front(branch)) {
     for (const Item& item : reader_.stacks().items(reader_.before_token(config, budget_))) add_token_ids(item);
@@ -85,7 +85,7 @@ void Masks::PieceSearch::follow_lexemes(const Branch& branch) {
   }
   for (const Exit& exit : found.exits) {
     LexerConfiguration next = reader_.config_after_lexeme(config.node, exit.label, budget_);
-    go_on({exit.trie_nodes, next.node, next.lexer_state, true});
+    continue_at({exit.trie_nodes, next.node, next.lexer_state, true});
   }
 }
 
@@ -94,7 +94,7 @@ void Masks::PieceSearch::begin_embedded(const Branch& branch) {
     LexerConfiguration after = reader_.after_embedded(start.below, budget_);
     if (!has_end_(after)) continue;
     const Piece& found = masks_.piece(add_piece(branch.trie_nodes, kEmbedded + start.language));
-    for (const Exit& exit : found.exits) go_on({exit.trie_nodes, after.node, after.lexer_state, true});
+    for (const Exit& exit : found.exits) continue_at({exit.trie_nodes, after.node, after.lexer_state, true});
   }
 }
 
@@ -104,7 +104,7 @@ void Masks::PieceSearch::follow_rules(const Branch& branch) {
     if (is_in_front(branch)) add_token_ids(item);
     Start start = masks_.start_of(item, branch.is_closed, reader_.stacks(), budget_);
     const Piece& found = masks_.piece(add_piece(branch.trie_nodes, start.node));
-    for (const Exit& exit : found.exits) go_on({exit.trie_nodes, start.belows[exit.label], 0, false});
+    for (const Exit& exit : found.exits) continue_at({exit.trie_nodes, start.belows[exit.label], 0, false});
   }
 }
 
@@ -122,7 +122,7 @@ void Masks::PieceSearch::add_token_ids(const Item& item) {
 bool Masks::PieceSearch::has_end_after_tokens(uint32_t state) {
   return !network_.has_lexer() ||
          std::all_of(network_.tokens_begin(state), network_.tokens_end(state), [&](const SymbolEdge& edge) {
-           return masks_.sure_ways_.is_good(edge.target, ByteClassSets::kEmpty, budget_);
+           return masks_.completability_.is_completable_at(edge.target, ByteClassSets::kEmpty, budget_);
          });
 }
 

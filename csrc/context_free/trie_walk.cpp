@@ -1,4 +1,4 @@
-#include "context_free/piece_walk.h"
+#include "context_free/trie_walk.h"
 
 #include <algorithm>
 #include <set>
@@ -113,7 +113,7 @@ bool Masks::Walk::add_loop(uint32_t node, uint32_t state) {
   // If it is not sure that texts at the state can be finished, either all texts in the
   // loop can or none: the only way out of a character leads back to the state.
   auto is_usual = [&](uint32_t of) {
-    if (has_lexer) return of == state || leads_like(of, masks_.sure_ways_.is_safe(state, budget_));
+    if (has_lexer) return of == state || leads_like(of, masks_.completability_.is_completable(state, budget_));
     return of != Stacks::kDead && !masks_.stacks_.has_hole(of) && masks_.stacks_.embedded_starts(of, budget_).empty();
   };
   auto is_dead = [&](uint32_t from, uint32_t next) {
@@ -123,7 +123,7 @@ bool Masks::Walk::add_loop(uint32_t node, uint32_t state) {
   const Loop& loop = masks_.loops_.loop(point.state);
   Below below = below_in(loop, vocabulary_.bytes_below(), node, point.utf8_state);
   if (below == Below::kUnknown || below == Below::kNone) return below == Below::kNone;
-  bool is_sure = !has_lexer || masks_.sure_ways_.is_safe(point.state, budget_);
+  bool is_sure = !has_lexer || masks_.completability_.is_completable(point.state, budget_);
   std::vector<uint32_t>& to = is_sure ? tokens_ : guarded_[point.state];
   if (below == Below::kAll) {
     auto tokens = vocabulary_.tokens().begin();
@@ -132,7 +132,7 @@ bool Masks::Walk::add_loop(uint32_t node, uint32_t state) {
     return true;
   }
   uint32_t skipped = std::min<uint32_t>(vocabulary_.nodes()[node].depth + 1, engine::BytesBelow::kMaxSkipped);
-  if (!is_way_of(loop.groups, skipped, node, point.utf8_state)) return false;
+  if (!is_path_of(loop.groups, skipped, node, point.utf8_state)) return false;
   add_those_like(loop.groups, skipped, node, to);
   return true;
 }
@@ -151,7 +151,7 @@ void Masks::Walk::add_those_like(engine::ByteGroups groups, uint32_t skipped, ui
   to.resize(size);
 }
 
-bool Masks::Walk::is_way_of(engine::ByteGroups groups, uint32_t skipped, uint32_t node, uint8_t utf8_state) const {
+bool Masks::Walk::is_path_of(engine::ByteGroups groups, uint32_t skipped, uint32_t node, uint8_t utf8_state) const {
   namespace utf8 = engine::utf8;
   const VocabularyTrie::Node& last = vocabulary_.nodes()[node];
   const uint8_t* bytes = vocabulary_.begin(vocabulary_.tokens()[last.tokens_end]);  // of the first token below
@@ -165,7 +165,7 @@ bool Masks::Walk::is_way_of(engine::ByteGroups groups, uint32_t skipped, uint32_
 
 bool Masks::Walk::leads_like(uint32_t inside_character, bool is_sure) {
   if (inside_character == Lexer::kStuck) return false;
-  if (is_sure) return masks_.sure_ways_.is_safe(inside_character, budget_);
+  if (is_sure) return masks_.completability_.is_completable(inside_character, budget_);
   if (masks_.lexer_.accepted(inside_character) != 0) return false;
   for (uint32_t byte = 0; byte < 256; ++byte) {
     bool is_inner = byte >= 0x80 && byte < 0xC0;
@@ -189,7 +189,7 @@ void Masks::Walk::walk_embedded(const std::vector<uint32_t>& nodes, uint32_t lan
     }
     bool has_more = vocabulary_.nodes()[node].end > node + 1, may_end = cache.may_end(*next);
     if (may_end && has_more) ends.push_back(node);
-    if (!has_more || (may_end && !cache.may_go_on(*next))) return false;
+    if (!has_more || (may_end && !cache.may_continue(*next))) return false;
     configs[depth + 1] = std::move(next);
     return true;
   };
@@ -227,13 +227,13 @@ bool Masks::Walk::read_lexeme(uint32_t node, uint8_t byte, uint32_t depth) {
   }
   states_[depth + 1] = next;
   if (vocabulary_.first_token(node) < vocabulary_.nodes()[node].tokens_end) {
-    add_tokens(node, masks_.sure_ways_.is_safe(next, budget_) ? tokens_ : guarded_[next]);
+    add_tokens(node, masks_.completability_.is_completable(next, budget_) ? tokens_ : guarded_[next]);
   }
   return !add_loop(node, next) && !add_part(node, next);
 }
 
 void Masks::Walk::walk_all_rules(uint32_t trie_nodes, Node start) {
-  using Begin = std::pair<uint32_t, Node>;  // a list of nodes of the trie, and what goes on there
+  using Begin = std::pair<uint32_t, Node>;  // a list of nodes of the trie, and what follows there
   std::vector<Begin> pending = {{trie_nodes, start}};
   std::set<Begin> seen(pending.begin(), pending.end());
   while (!pending.empty()) {
@@ -253,8 +253,8 @@ void Masks::Walk::walk_all_rules(uint32_t trie_nodes, Node start) {
           std::vector<uint32_t> ends = masks_.trie_nodes_.list(exit.trie_nodes);
           ends_[hole->state - kHole].insert(ends_[hole->state - kHole].end(), ends.begin(), ends.end());
         }
-        bool goes_on = masks_.stacks_.reads_symbols(next) && seen.insert({exit.trie_nodes, next}).second;
-        if (goes_on) pending.emplace_back(exit.trie_nodes, next);
+        bool continues = masks_.stacks_.reads_symbols(next) && seen.insert({exit.trie_nodes, next}).second;
+        if (continues) pending.emplace_back(exit.trie_nodes, next);
       }
     }
   }

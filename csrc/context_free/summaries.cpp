@@ -1,4 +1,4 @@
-#include "context_free/lexeme_regions.h"
+#include "context_free/summaries.h"
 
 #include <algorithm>
 #include <set>
@@ -9,16 +9,16 @@
 
 namespace structout::context_free {
 
-bool Masks::Regions::is_of_use(const Network& network) {
+bool Masks::Summaries::is_of_use(const Network& network) {
   const std::vector<Terminal>& terminals = network.terminals();
   auto has_stop = [](const Terminal& terminal) { return !terminal.options.stop.empty(); };
   return network.has_lexer() && network.embedded().empty() && !network.has_tokens() && !network.has_token_limits() &&
          std::none_of(terminals.begin(), terminals.end(), has_stop);
 }
 
-Masks::Regions::Top::Top(Regions& regions, Stacks& stacks, Node node, engine::Budget& budget)
-    : from_(regions.reader_.stacks()), to_(stacks) {
-  Stacks& above_holes = regions.reader_.stacks();
+Masks::Summaries::Top::Top(Summaries& summaries, Stacks& stacks, Node node, engine::Budget& budget)
+    : from_(summaries.reader_.stacks()), to_(stacks) {
+  Stacks& above_holes = summaries.reader_.stacks();
   std::vector<Item> items;
   for (const Item& item : stacks.items(node)) {
     if (item.state == kEndOfText) {  // ignored lexemes may follow here
@@ -35,38 +35,38 @@ Masks::Regions::Top::Top(Regions& regions, Stacks& stacks, Node node, engine::Bu
   node_ = above_holes.node_of(items, budget);
 }
 
-const Masks::Regions::Region& Masks::Regions::of(uint32_t trie_nodes, Node top, uint32_t lexer_state,
-                                                 engine::Budget& budget) {
+const Masks::Summaries::Summary& Masks::Summaries::of(uint32_t trie_nodes, Node top, uint32_t lexer_state,
+                                                      engine::Budget& budget) {
   uint32_t start = start_numbers_.find(top, lexer_state);
   if (start == PairTable::kMissing) start_numbers_.add(top, lexer_state, start = num_starts_++);
   uint32_t number = numbers_.find(trie_nodes, start);
-  if (number != PairTable::kMissing) return regions_[number];
-  regions_.push_back(computed(trie_nodes, top, lexer_state, budget));
-  const Region& region = regions_.back();
-  numbers_.add(trie_nodes, start, uint32_t(regions_.size() - 1));
-  region_bytes_ += region.pieces.size() * sizeof(uint32_t) + region.endings.size() * sizeof(Ending) +
-                   region.exits.size() * sizeof(Exit);
-  return region;
+  if (number != PairTable::kMissing) return summaries_[number];
+  summaries_.push_back(computed(trie_nodes, top, lexer_state, budget));
+  const Summary& summary = summaries_.back();
+  numbers_.add(trie_nodes, start, uint32_t(summaries_.size() - 1));
+  summary_bytes_ += summary.pieces.size() * sizeof(uint32_t) + summary.endings.size() * sizeof(Ending) +
+                    summary.exits.size() * sizeof(Exit);
+  return summary;
 }
 
-// Joins the piece at the start and the regions after its exits. These are regions of their
-// own tops, since the lexemes after a nested text are a part of many regions. The recursion
-// ends, as exits lead down the trie.
-Masks::Regions::Region Masks::Regions::computed(uint32_t trie_nodes, Node top, uint32_t lexer_state,
-                                                engine::Budget& budget) {
-  Region region;
+// Joins the piece at the start and the summaries after its exits. These are summaries of
+// their own tops, since the lexemes after a nested text are a part of many summaries. The
+// recursion ends, as exits lead down the trie.
+Masks::Summaries::Summary Masks::Summaries::computed(uint32_t trie_nodes, Node top, uint32_t lexer_state,
+                                                     engine::Budget& budget) {
+  Summary summary;
   uint32_t number = masks_.piece_of(trie_nodes, lexer_state, reader_, budget);
   const Piece& piece = masks_.piece(number);
-  if (!piece.tokens.is_empty()) region.pieces.push_back(number);
-  for (const Guarded& guarded : piece.guarded) region.endings.push_back({top, guarded.lexer_state, guarded.piece});
+  if (!piece.tokens.is_empty()) summary.pieces.push_back(number);
+  for (const Guarded& guarded : piece.guarded) summary.endings.push_back({top, guarded.lexer_state, guarded.piece});
   std::vector<Exit> pending;
   std::set<std::tuple<uint32_t, Node, bool>> seen;
-  auto go_on = [&](const Exit& exit) {
+  auto continue_at = [&](const Exit& exit) {
     if (exit.node == Stacks::kDead || !seen.insert({exit.trie_nodes, exit.node, exit.may_ignore}).second) return;
-    (reader_.stacks().has_hole(exit.node) ? region.exits : pending).push_back(exit);
+    (reader_.stacks().has_hole(exit.node) ? summary.exits : pending).push_back(exit);
   };
   for (const Masks::Exit& exit : piece.exits) {
-    go_on({exit.trie_nodes, reader_.after_lexeme(top, exit.label, budget), reader_.may_ignore_after(exit.label)});
+    continue_at({exit.trie_nodes, reader_.after_lexeme(top, exit.label, budget), reader_.may_ignore_after(exit.label)});
   }
   std::unordered_map<Node, Top> tops;
   while (!pending.empty()) {
@@ -77,23 +77,23 @@ Masks::Regions::Region Masks::Regions::computed(uint32_t trie_nodes, Node top, u
     if (start == Lexer::kStuck) continue;
     Top& inner = tops.try_emplace(begin.node, *this, reader_.stacks(), begin.node, budget).first->second;
     if (inner.node() == Stacks::kDead) {
-      region.exits.push_back(begin);
+      summary.exits.push_back(begin);
       continue;
     }
-    const Region& rest = of(begin.trie_nodes, inner.node(), start, budget);
-    region.pieces.insert(region.pieces.end(), rest.pieces.begin(), rest.pieces.end());
+    const Summary& rest = of(begin.trie_nodes, inner.node(), start, budget);
+    summary.pieces.insert(summary.pieces.end(), rest.pieces.begin(), rest.pieces.end());
     for (const Ending& ending : rest.endings) {
-      region.endings.push_back({inner.filled(ending.node, false, budget), ending.lexer_state, ending.piece});
+      summary.endings.push_back({inner.filled(ending.node, false, budget), ending.lexer_state, ending.piece});
     }
     for (const Exit& exit : rest.exits) {
-      go_on({exit.trie_nodes, inner.filled(exit.node, false, budget), exit.may_ignore});
+      continue_at({exit.trie_nodes, inner.filled(exit.node, false, budget), exit.may_ignore});
     }
   }
-  engine::make_set(region.pieces);
-  return region;
+  engine::make_set(summary.pieces);
+  return summary;
 }
 
-Node Masks::Regions::Top::filled(Node node, bool is_below, engine::Budget& budget) {
+Node Masks::Summaries::Top::filled(Node node, bool is_below, engine::Budget& budget) {
   auto [known, is_new] = known_.try_emplace(uint64_t(node) << 1 | uint64_t(is_below), Stacks::kDead);
   if (!is_new) return known->second;
   std::vector<Item> items;
@@ -113,9 +113,9 @@ Node Masks::Regions::Top::filled(Node node, bool is_below, engine::Budget& budge
   return known_[uint64_t(node) << 1 | uint64_t(is_below)] = result;
 }
 
-size_t Masks::Regions::memory_bytes() const {
+size_t Masks::Summaries::memory_bytes() const {
   return reader_.memory_bytes() + start_numbers_.memory_bytes() + numbers_.memory_bytes() +
-         regions_.size() * sizeof(Region) + region_bytes_;
+         summaries_.size() * sizeof(Summary) + summary_bytes_;
 }
 
 }  // namespace structout::context_free

@@ -6,8 +6,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "context_free/lexeme_regions.h"
 #include "context_free/masks.h"
+#include "context_free/summaries.h"
 
 namespace structout::context_free {
 
@@ -23,18 +23,18 @@ class Masks::PieceSearch {
   std::optional<std::vector<uint32_t>> pieces(const std::vector<Branch>& branches);
 
  private:
-  void go_on(const Branch& branch);
+  void continue_at(const Branch& branch);
   bool is_there(const Branch& branch);
   void follow_lexemes(const Branch& branch);
-  bool follow_region(const Branch& branch);
+  bool follow_summary(const Branch& branch);
   void follow_rules(const Branch& branch);
   void begin_embedded(const Branch& branch);
   void add_token_ids(const Item& item);
   bool has_end_after_tokens(uint32_t state);
   uint32_t add_piece(uint32_t trie_nodes, uint32_t start);
 
-  // True in front of whole tokens, where the text may also go on by a token matched by its
-  // id.
+  // True in front of whole tokens, where the text may also continue by a token matched by
+  // its id.
   bool is_in_front(const Branch& branch) const {
     return network_.has_tokens() && branch.trie_nodes == masks_.whole_trie_;
   }
@@ -48,7 +48,7 @@ class Masks::PieceSearch {
   std::vector<uint32_t> numbers_;  // of pieces
   std::unordered_map<uint32_t, std::vector<Node>>
       open_nodes_;  // by list of nodes of the trie: the nodes of branches that are not closed
-  std::unordered_map<Node, Regions::Top> tops_;  // of nodes that were reached
+  std::unordered_map<Node, Summaries::Top> tops_;  // of nodes that were reached
   bool are_ends_sure_ = true;
 };
 

@@ -1,4 +1,4 @@
-// Regions: the pieces that tokens reach from the states on top of the stacks alone.
+// Summaries: the pieces that tokens reach from the states on top of the stacks alone.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ namespace structout::context_free {
 // With a lexer a piece belongs to a state of the lexer, and the lexemes after its exits
 // depend on the stacks; mostly on the states on top alone, since tokens seldom leave many
 // rules. So nodes with the same states on top share one search for pieces, whose result is
-// a region. For this search each state stands above a hole instead of its node below. A
-// region has an exit wherever lexemes lead to a hole; from there PieceSearch goes on with
-// the real stacks. For example, the same region serves after an item of a JSON array,
+// a summary. For this search each state stands above a hole instead of its node below. A
+// summary has an exit wherever lexemes lead to a hole; from there PieceSearch continues
+// with the real stacks. For example, the same summary serves after an item of a JSON array,
 // however deep the array is nested.
 //
 // Used only for networks that read nothing but terminals: see is_of_use().
-class Masks::Regions {
+class Masks::Summaries {
  public:
   struct Ending {  // tokens that are allowed only if the text can be finished after them
     Node node;
@@ -31,7 +31,7 @@ class Masks::Regions {
     Node node;  // with a hole, or a node whose top needs too many of them
     bool may_ignore;
   };
-  struct Region {
+  struct Summary {
     std::vector<uint32_t> pieces;  // with tokens, by increasing numbers
     std::vector<Ending> endings;
     std::vector<Exit> exits;
@@ -40,9 +40,9 @@ class Masks::Regions {
   // The states on top of a node, each above a hole. Equal nodes below share one hole.
   class Top {
    public:
-    // `stacks`: the real stacks that the node belongs to. They and `regions` must outlive
+    // `stacks`: the real stacks that the node belongs to. They and `summaries` must outlive
     // this.
-    Top(Regions& regions, Stacks& stacks, Node node, engine::Budget& budget);
+    Top(Summaries& summaries, Stacks& stacks, Node node, engine::Budget& budget);
 
     // The node of these states, each above its hole. Dead if there are too many holes.
     Node node() const { return node_; }
@@ -60,28 +60,28 @@ class Masks::Regions {
     std::unordered_map<uint64_t, Node> known_;  // by node and is_below
   };
 
-  Regions(Masks& masks, const Network& network, Lexer& lexer) : masks_(masks), reader_(network, lexer) {}
+  Summaries(Masks& masks, const Network& network, Lexer& lexer) : masks_(masks), reader_(network, lexer) {}
 
   // True for networks with a lexer but without stops, embedded languages, tokens matched by
   // id and token limits.
   static bool is_of_use(const Network& network);
 
-  // Returns a region. A known one costs two table lookups, a new one the search; see
+  // Returns a summary. A known one costs two table lookups, a new one the search; see
   // Masks::list_of() for `trie_nodes`, and Top::node() for `top`.
-  const Region& of(uint32_t trie_nodes, Node top, uint32_t lexer_state, engine::Budget& budget);
+  const Summary& of(uint32_t trie_nodes, Node top, uint32_t lexer_state, engine::Budget& budget);
 
   size_t memory_bytes() const;
 
  private:
-  Region computed(uint32_t trie_nodes, Node top, uint32_t lexer_state, engine::Budget& budget);
+  Summary computed(uint32_t trie_nodes, Node top, uint32_t lexer_state, engine::Budget& budget);
 
   Masks& masks_;
   Reader reader_;            // of nodes above holes
   PairTable start_numbers_;  // by top and state of the lexer
   uint32_t num_starts_ = 0;
-  PairTable numbers_;  // by list of nodes of the trie and start: into regions_
-  std::deque<Region> regions_;
-  size_t region_bytes_ = 0;
+  PairTable numbers_;  // by list of nodes of the trie and start: into summaries_
+  std::deque<Summary> summaries_;
+  size_t summary_bytes_ = 0;
 };
 
 }  // namespace structout::context_free
