@@ -15,9 +15,9 @@ namespace structout::context_free {
 // in the list `trie_nodes`, which is a number from Masks::list_of().
 struct Branch {
   uint32_t trie_nodes;
-  Node node;
+  GssNode node;
   uint32_t lexer_state;
-  bool is_closed;  // see Stacks::above_hole()
+  bool is_closed;  // see Stacks::above_unknown()
   bool operator==(const Branch& other) const {
     return trie_nodes == other.trie_nodes && node == other.node && lexer_state == other.lexer_state &&
            is_closed == other.is_closed;

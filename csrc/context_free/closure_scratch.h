@@ -54,7 +54,7 @@ class SeenBelow {
 // The callers of rules that a closure still has to begin, by the rules' ranks. In the order
 // of ranks each rule comes after all rules that begin with it, so it is begun once, for all
 // callers together.
-template <typename Item>
+template <typename StackTop>
 class CallersByRank {
  public:
   explicit CallersByRank(uint32_t num_rules) : lists_(num_rules), is_pending_((num_rules + 63) / 64) {}
@@ -64,7 +64,7 @@ class CallersByRank {
     taken_.clear();
   }
 
-  std::vector<Item>& of(uint32_t rank) {
+  std::vector<StackTop>& of(uint32_t rank) {
     is_pending_[rank / 64] |= uint64_t(1) << rank % 64;
     return lists_[rank];
   }
@@ -79,7 +79,7 @@ class CallersByRank {
   }
 
   // Removes and returns the callers of a rank. The reference is valid until the next call.
-  std::vector<Item>& take(uint32_t rank) {
+  std::vector<StackTop>& take(uint32_t rank) {
     is_pending_[rank / 64] &= ~(uint64_t(1) << rank % 64);
     taken_.clear();
     std::swap(taken_, lists_[rank]);
@@ -87,26 +87,26 @@ class CallersByRank {
   }
 
  private:
-  std::vector<std::vector<Item>> lists_;
+  std::vector<std::vector<StackTop>> lists_;
   std::vector<uint64_t> is_pending_;
-  std::vector<Item> taken_;
+  std::vector<StackTop> taken_;
 };
 
-// A small direct-mapped cache from the items of a kernel to the node of their closure. Many
-// bytes lead from a node to the same items, as letters inside a string do. A hit saves the
-// closure; a miss costs only the hash and the comparison of the items.
-template <typename Item>
+// A small direct-mapped cache from the stack tops of a kernel to the node of their closure.
+// Many bytes lead from a node to the same stack tops, as letters inside a string do. A hit
+// saves the closure; a miss costs only the hash and the comparison of the stack tops.
+template <typename StackTop>
 class RecentClosures {
  public:
   struct Entry {
-    std::vector<Item> kernel;
+    std::vector<StackTop> kernel;
     uint32_t node = kNone;
   };
-  // Returns the slot for these items. If its `kernel` differs from them, it is a miss, and
-  // the caller overwrites the slot.
-  Entry& of(const std::vector<Item>& kernel) {
+  // Returns the entry for these stack tops. If its `kernel` differs from them, it is a
+  // miss, and the caller overwrites it.
+  Entry& of(const std::vector<StackTop>& kernel) {
     auto bytes = reinterpret_cast<const uint8_t*>(kernel.data());
-    return entries_[engine::hash_bytes(bytes, kernel.size() * sizeof(Item)) % entries_.size()];
+    return entries_[engine::hash_bytes(bytes, kernel.size() * sizeof(StackTop)) % entries_.size()];
   }
 
  private:

@@ -16,7 +16,7 @@ bool depends_on_text(const EmbeddedView& view) {
 
 }  // namespace
 
-const engine::ByteSet& EmbeddedMasks::followers(Node below, engine::Budget& budget) {
+const engine::ByteSet& EmbeddedMasks::followers(GssNode below, engine::Budget& budget) {
   auto known = followers_.find(below);
   if (known != followers_.end()) return known->second;
   Configuration after{reader_.after_embedded(below, budget)};

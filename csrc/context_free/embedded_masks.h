@@ -59,7 +59,7 @@ class EmbeddedMasks {
 
   std::vector<engine::EmbeddedView> views(const Configuration& config, engine::Budget& budget);
   // The bytes that may follow an embedded text that returns to `below`.
-  const engine::ByteSet& followers(Node below, engine::Budget& budget);
+  const engine::ByteSet& followers(GssNode below, engine::Budget& budget);
   std::string key_of(const Configuration& config, const std::vector<engine::EmbeddedView>& views) const;
   KnownMask find(const Configuration& config, const std::vector<engine::EmbeddedView>& views, engine::Budget& budget);
   KnownMask computed(const Configuration& config, const std::vector<engine::EmbeddedView>& views,
@@ -75,7 +75,7 @@ class EmbeddedMasks {
   const HasEnd has_end_;
   std::unordered_map<std::string, KnownMask> found_;
   std::unordered_map<std::string, uint32_t> numbers_;
-  std::unordered_map<Node, engine::ByteSet> followers_;  // by the node below
+  std::unordered_map<GssNode, engine::ByteSet> followers_;  // by the node below
   std::vector<uint32_t> added_row_, row_;
 };
 

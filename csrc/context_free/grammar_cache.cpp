@@ -181,9 +181,9 @@ bool GrammarCache::fill(const TextConfiguration& text, engine::MaskRow& row) {
   return row.allows_any();
 }
 
-std::vector<Item> GrammarCache::items(const TextConfiguration& text) {
+std::vector<StackTop> GrammarCache::tops(const TextConfiguration& text) {
   Lock lock(*this);
-  return reader_.stacks().items(states_[text.state].config.node);
+  return reader_.stacks().tops(states_[text.state].config.node);
 }
 
 uint32_t GrammarCache::number_of(const TextConfiguration& text) {
@@ -203,7 +203,7 @@ std::vector<TextConfiguration> GrammarCache::copied(GrammarCache& from, const st
   Lock lock(*this);
   size_t bytes_before = size_in_bytes();
   PairTable copies;
-  auto copy = [&](Node node) { return reader_.stacks().copied(node, from.reader_.stacks(), copies); };
+  auto copy = [&](GssNode node) { return reader_.stacks().copied(node, from.reader_.stacks(), copies); };
   std::vector<TextConfiguration> result;
   for (const TextConfiguration& each : configs) {
     LexerConfiguration config = from.states_[each.state].config;
@@ -236,7 +236,7 @@ void GrammarCache::take_over_ends(GrammarCache& from, const std::vector<TextConf
 void GrammarCache::take_over_ends(GrammarCache& from, const std::vector<TextConfiguration>& configs,
                                   PairTable& copies) {
   if (!parts_->network->has_lexer()) return;
-  auto copy = [&](Node node) { return reader_.stacks().copied(node, from.reader_.stacks(), copies); };
+  auto copy = [&](GssNode node) { return reader_.stacks().copied(node, from.reader_.stacks(), copies); };
   auto take_over = [&](const LexerConfiguration& config) {
     if (config.node != Stacks::kDead) end_search_.take_over(from.end_search_, config, copy);
   };

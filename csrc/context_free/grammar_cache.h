@@ -73,9 +73,9 @@ class GrammarCache {
   // The bytes of a shortest path to the end of the text: see EndSearch.
   std::optional<std::string> shortest_end(const TextConfiguration& text);
 
-  // The items of the text's stacks: each state on top, and the node below it. Equal
+  // The stack tops of the text's stacks: each state on top, and the node below it. Equal
   // nodes are equal sets of stacks.
-  std::vector<Item> items(const TextConfiguration& text);
+  std::vector<StackTop> tops(const TextConfiguration& text);
 
   // The number of a configuration. Inside embedded texts, configurations with the same mask
   // share a number.

@@ -46,7 +46,7 @@ class GrammarMatcher final : public engine::Matcher {
   std::optional<std::string> shortest_end() const {
     return retry_if_full([&] { return cache_->shortest_end(history_.back()); });
   }
-  std::vector<Item> items() const { return cache_->items(history_.back()); }
+  std::vector<StackTop> tops() const { return cache_->tops(history_.back()); }
   std::vector<uint32_t> walked_row() const {
     return retry_if_full([&] { return cache_->walked_row(history_.back()); });
   }

@@ -57,21 +57,21 @@ std::vector<uint32_t> symbols_to_rule_end(const Network& network) {
 EndSearch::EndSearch(const Network& network, Completability& completability)
     : network_(network), completability_(completability), to_rule_end_(symbols_to_rule_end(network)) {}
 
-uint32_t EndSearch::distance(const Reader& reader, Node node) {
+uint32_t EndSearch::distance(const Reader& reader, GssNode node) {
   if (distances_.size() <= node) distances_.resize(reader.stacks().num_nodes(), kNone);
-  std::vector<Node> pending = {node};
+  std::vector<GssNode> pending = {node};
   while (!pending.empty()) {
-    Node current = pending.back();
+    GssNode current = pending.back();
     uint32_t least = kNone;
     bool is_ready = true;
-    for (const Item* item = reader.stacks().begin(current); item < reader.stacks().end(current); ++item) {
-      if (item->state == kEndOfText) {
+    for (const StackTop* top = reader.stacks().begin(current); top < reader.stacks().end(current); ++top) {
+      if (top->state == kEndOfText) {
         least = 0;
-      } else if (distances_[item->below] == kNone) {
-        pending.push_back(item->below);
+      } else if (distances_[top->below] == kNone) {
+        pending.push_back(top->below);
         is_ready = false;
       } else {
-        least = std::min(least, to_rule_end_[item->state] + distances_[item->below]);
+        least = std::min(least, to_rule_end_[top->state] + distances_[top->below]);
       }
     }
     if (!is_ready) continue;
@@ -86,7 +86,7 @@ std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Configuration&
                                             IsKnownEnd is_known_end, std::vector<Step>& steps, engine::Budget& budget) {
   using Promise = std::pair<uint32_t, uint32_t>;  // bytes of the whole path, at least; the step
   std::priority_queue<Promise, std::vector<Promise>, std::greater<>> pending;
-  std::map<std::pair<Node, uint32_t>, uint32_t> lengths;  // of the shortest paths so far, by configuration
+  std::map<std::pair<GssNode, uint32_t>, uint32_t> lengths;  // of the shortest paths so far, by configuration
   steps.clear();
   uint64_t work_of_ends = 0;  // of embedded texts
   auto reach = [&](const LexerConfiguration& next, uint32_t before, std::string bytes) {
@@ -129,9 +129,9 @@ std::pair<uint32_t, bool> EndSearch::search(Reader& reader, const Configuration&
       if (at_limit != 0) reach(reader.config_after_lexeme(current.node, at_limit, budget), step, "");
     }
     if (!network_.has_tokens()) continue;
-    for (const Item& item : reader.stacks().items(reader.before_token(current, budget))) {
-      if (item.state >= kHole) continue;
-      for (auto edge = network_.tokens_begin(item.state); edge < network_.tokens_end(item.state); ++edge) {
+    for (const StackTop& top : reader.stacks().tops(reader.before_token(current, budget))) {
+      if (top.state >= kUnknownContext) continue;
+      for (auto edge = network_.tokens_begin(top.state); edge < network_.tokens_end(top.state); ++edge) {
         reach_all(reader.after_token(current, edge->first - kFirstToken, budget), step, "");
       }
     }
@@ -143,12 +143,12 @@ std::optional<bool> EndSearch::at_a_glance(Reader& reader, const LexerConfigurat
   if (reader.may_end(Configuration{config}, budget)) return true;
   Lexer& lexer = reader.lexer();
   const std::vector<Completability::Completion>& completions = completability_.completions(config.lexer_state, budget);
-  const std::vector<Item> items = reader.stacks().items(config.node);
+  const std::vector<StackTop> tops = reader.stacks().tops(config.node);
   bool has_others = false;  // true if an embedded text or a token may begin here
-  for (const Item& item : items) {
-    if (item.state >= kHole || !reader.is_between(config)) continue;
+  for (const StackTop& top : tops) {
+    if (top.state >= kUnknownContext || !reader.is_between(config)) continue;
     bool is_completable_at = false;
-    visit_others(network_, item.state, [&](uint32_t, uint32_t next) {
+    visit_others(network_, top.state, [&](uint32_t, uint32_t next) {
       has_others = true;
       is_completable_at = is_completable_at || completability_.is_completable_at(next, ByteClassSets::kEmpty, budget);
     });
@@ -158,9 +158,9 @@ std::optional<bool> EndSearch::at_a_glance(Reader& reader, const LexerConfigurat
     const std::vector<uint32_t> terminals(lexer.begin(completion.accepted), lexer.end(completion.accepted));
     for (uint32_t terminal : terminals) {
       if (!network_.terminals()[terminal].options.stop.empty()) return std::nullopt;
-      for (const Item& item : items) {
-        if (item.state >= kHole) continue;
-        uint32_t next = lexer.is_ignored(terminal) ? item.state : network_.next(item.state, terminal);
+      for (const StackTop& top : tops) {
+        if (top.state >= kUnknownContext) continue;
+        uint32_t next = lexer.is_ignored(terminal) ? top.state : network_.next(top.state, terminal);
         if (next != kNone && completability_.is_completable_at(next, completion.end, budget)) return true;
       }
     }
@@ -171,10 +171,10 @@ std::optional<bool> EndSearch::at_a_glance(Reader& reader, const LexerConfigurat
     if (node == Stacks::kDead) continue;
     if (reader.stacks().may_end(node)) return true;
     if (completability_.may_begin(lexer_start, completion.end, budget)) return std::nullopt;
-    for (const Item& item : reader.stacks().items(node)) {
+    for (const StackTop& top : reader.stacks().tops(node)) {
       bool may_follow = false;
-      if (item.state >= kHole) continue;
-      visit_others(network_, item.state, [&](uint32_t symbol, uint32_t) {
+      if (top.state >= kUnknownContext) continue;
+      visit_others(network_, top.state, [&](uint32_t symbol, uint32_t) {
         may_follow = may_follow || completability_.may_follow(symbol, completion.end);
       });
       if (may_follow) return std::nullopt;

@@ -74,7 +74,7 @@ class EndSearch {
   template <typename IsKnownEnd>
   std::pair<uint32_t, bool> search(Reader& reader, const Configuration& config, bool by_bytes, IsKnownEnd is_known_end,
                                    std::vector<Step>& steps, engine::Budget& budget);
-  uint32_t distance(const Reader& reader, Node node);
+  uint32_t distance(const Reader& reader, GssNode node);
   bool searched_has_end(Reader& reader, const LexerConfiguration& config, engine::Budget& budget);
   uint32_t result_of(const LexerConfiguration& config) const { return results_.find(config.node, config.lexer_state); }
   static bool is_end(uint32_t result) { return result != kNoEnd && result != PairTable::kMissing; }

@@ -40,8 +40,8 @@ void Masks::PieceSearch::continue_at(const Branch& branch) {
 // Otherwise remembers this one.
 bool Masks::PieceSearch::is_there(const Branch& branch) {
   if (branch.is_closed || network_.has_lexer()) return false;
-  std::vector<Node>& nodes = open_nodes_[branch.trie_nodes];
-  auto has_all = [&](Node node) { return reader_.stacks().is_subset(branch.node, node, budget_); };
+  std::vector<GssNode>& nodes = open_nodes_[branch.trie_nodes];
+  auto has_all = [&](GssNode node) { return reader_.stacks().is_subset(branch.node, node, budget_); };
   if (std::any_of(nodes.end() - ptrdiff_t(std::min(nodes.size(), kMaxComparedBelow)), nodes.end(), has_all))
     return true;
   nodes.push_back(branch.node);
@@ -49,23 +49,24 @@ bool Masks::PieceSearch::is_there(const Branch& branch) {
 }
 
 // Follows a branch by the summary of the states on top of it. Returns false if there are no
-// summaries, or if the top needs too many holes.
+// summaries, or if the top needs too many unknown contexts.
 bool Masks::PieceSearch::follow_summary(const Branch& branch) {
   if (masks_.summaries_ == nullptr) return false;
   if (branch.lexer_state == Lexer::kStuck) return true;
-  auto found = tops_.find(branch.node);
-  if (found == tops_.end()) {
-    found = tops_.try_emplace(branch.node, *masks_.summaries_, reader_.stacks(), branch.node, budget_).first;
+  auto found = tops_by_node_.find(branch.node);
+  if (found == tops_by_node_.end()) {
+    found = tops_by_node_.try_emplace(branch.node, *masks_.summaries_, reader_.stacks(), branch.node, budget_).first;
   }
-  Summaries::Top& top = found->second;
-  if (top.node() == Stacks::kDead) return false;
-  const Summaries::Summary& summary = masks_.summaries_->of(branch.trie_nodes, top.node(), branch.lexer_state, budget_);
+  Summaries::Tops& tops = found->second;
+  if (tops.node() == Stacks::kDead) return false;
+  const Summaries::Summary& summary =
+      masks_.summaries_->of(branch.trie_nodes, tops.node(), branch.lexer_state, budget_);
   numbers_.insert(numbers_.end(), summary.pieces.begin(), summary.pieces.end());
   for (const Summaries::Ending& ending : summary.endings) {
-    if (has_end_({top.filled(ending.node, false, budget_), ending.lexer_state})) numbers_.push_back(ending.piece);
+    if (has_end_({tops.filled(ending.node, false, budget_), ending.lexer_state})) numbers_.push_back(ending.piece);
   }
   for (const Summaries::Exit& exit : summary.exits) {
-    Node next = top.filled(exit.node, false, budget_);
+    GssNode next = tops.filled(exit.node, false, budget_);
     continue_at({exit.trie_nodes, next, reader_.lexer_start(next, exit.may_ignore), true});
   }
   return true;
@@ -75,7 +76,7 @@ void Masks::PieceSearch::follow_lexemes(const Branch& branch) {
   if (follow_summary(branch)) return;
   LexerConfiguration config = {branch.node, branch.lexer_state};
   if (is_in_front(branch)) {
-    for (const Item& item : reader_.stacks().items(reader_.before_token(config, budget_))) add_token_ids(item);
+    for (const StackTop& top : reader_.stacks().tops(reader_.before_token(config, budget_))) add_token_ids(top);
   }
   if (!network_.embedded().empty() && reader_.is_between(config)) begin_embedded(branch);
   if (config.lexer_state == Lexer::kStuck) return;
@@ -99,10 +100,10 @@ void Masks::PieceSearch::begin_embedded(const Branch& branch) {
 }
 
 void Masks::PieceSearch::follow_rules(const Branch& branch) {
-  for (const Item& item : reader_.stacks().items(branch.node)) {
-    if (item.state >= kHole) continue;
-    if (is_in_front(branch)) add_token_ids(item);
-    Start start = masks_.start_of(item, branch.is_closed, reader_.stacks(), budget_);
+  for (const StackTop& top : reader_.stacks().tops(branch.node)) {
+    if (top.state >= kUnknownContext) continue;
+    if (is_in_front(branch)) add_token_ids(top);
+    Start start = masks_.start_of(top, branch.is_closed, reader_.stacks(), budget_);
     const Piece& found = masks_.piece(add_piece(branch.trie_nodes, start.node));
     for (const Exit& exit : found.exits) continue_at({exit.trie_nodes, start.belows[exit.label], 0, false});
   }
@@ -113,10 +114,10 @@ uint32_t Masks::PieceSearch::add_piece(uint32_t trie_nodes, uint32_t start) {
   return numbers_.back();
 }
 
-void Masks::PieceSearch::add_token_ids(const Item& item) {
-  if (item.state >= kHole || network_.tokens_begin(item.state) == network_.tokens_end(item.state)) return;
-  are_ends_sure_ = are_ends_sure_ && has_end_after_tokens(item.state);
-  add_piece(kTokenIds, item.state);
+void Masks::PieceSearch::add_token_ids(const StackTop& top) {
+  if (top.state >= kUnknownContext || network_.tokens_begin(top.state) == network_.tokens_end(top.state)) return;
+  are_ends_sure_ = are_ends_sure_ && has_end_after_tokens(top.state);
+  add_piece(kTokenIds, top.state);
 }
 
 bool Masks::PieceSearch::has_end_after_tokens(uint32_t state) {

@@ -29,7 +29,7 @@ class Masks::PieceSearch {
   bool follow_summary(const Branch& branch);
   void follow_rules(const Branch& branch);
   void begin_embedded(const Branch& branch);
-  void add_token_ids(const Item& item);
+  void add_token_ids(const StackTop& top);
   bool has_end_after_tokens(uint32_t state);
   uint32_t add_piece(uint32_t trie_nodes, uint32_t start);
 
@@ -46,9 +46,9 @@ class Masks::PieceSearch {
   engine::Budget& budget_;
   std::vector<Branch> pending_;
   std::vector<uint32_t> numbers_;  // of pieces
-  std::unordered_map<uint32_t, std::vector<Node>>
+  std::unordered_map<uint32_t, std::vector<GssNode>>
       open_nodes_;  // by list of nodes of the trie: the nodes of branches that are not closed
-  std::unordered_map<Node, Summaries::Top> tops_;  // of nodes that were reached
+  std::unordered_map<GssNode, Summaries::Tops> tops_by_node_;  // of nodes that were reached
   bool are_ends_sure_ = true;
 };
 

@@ -42,28 +42,28 @@ Masks::Masks(const Network& network, Lexer& lexer, Completability& completabilit
 
 Masks::~Masks() = default;
 
-Masks::Next Masks::computed_after(Node node, uint8_t byte, engine::Budget& budget) {
-  Node next = stacks_.after(node, byte, budget);
+Masks::Next Masks::computed_after(GssNode node, uint8_t byte, engine::Budget& budget) {
+  GssNode next = stacks_.after(node, byte, budget);
   size_t num_classes = network_.num_byte_classes();
   after_.resize(stacks_.num_nodes() * num_classes);
-  uint8_t holes = 0;
-  static_assert(kMaxHolesOfPiece <= 8 * sizeof holes);
-  for (const Item* hole = stacks_.holes_begin(next); hole < stacks_.holes_end(next); ++hole) {
-    holes = uint8_t(holes | 1u << (hole->state - kHole));
+  uint8_t unknowns = 0;
+  static_assert(kMaxUnknownsOfPiece <= 8 * sizeof unknowns);
+  for (const StackTop* unknown = stacks_.unknowns_begin(next); unknown < stacks_.unknowns_end(next); ++unknown) {
+    unknowns = uint8_t(unknowns | 1u << (unknown->state - kUnknownContext));
   }
-  return after_[node * num_classes + network_.byte_class(byte)] = {next, holes, stacks_.reads_symbols(next),
+  return after_[node * num_classes + network_.byte_class(byte)] = {next, unknowns, stacks_.reads_symbols(next),
                                                                    !stacks_.embedded_starts(next, budget).empty()};
 }
 
 // True if a word may end after any letter, directly or after a space: one letter leads to a
-// state that the next letter leads back to, and that has a hole. Most tokens are words, so
-// most of them would be exits.
-bool Masks::is_open_ended(Node start, engine::Budget& budget) {
+// state that the next letter leads back to, and that has an unknown context. Most tokens
+// are words, so most of them would be exits.
+bool Masks::is_open_ended(GssNode start, engine::Budget& budget) {
   uint32_t known = is_open_ended_.find(start, 0);
   if (known != PairTable::kMissing) return known == 1;
-  auto begins_word = [&](Node node) {
-    Node word = after(node, 'a', budget).node;
-    return word != Stacks::kDead && after(word, 'a', budget).node == word && stacks_.has_hole(word);
+  auto begins_word = [&](GssNode node) {
+    GssNode word = after(node, 'a', budget).node;
+    return word != Stacks::kDead && after(word, 'a', budget).node == word && stacks_.has_unknown(word);
   };
   bool result = begins_word(start) || begins_word(after(start, ' ', budget).node);
   is_open_ended_.add(start, 0, result);
@@ -74,30 +74,30 @@ class Masks::UpperPart {
  public:
   UpperPart(const Stacks& from, Stacks& to, engine::Budget& budget) : from_(from), to_(to), budget_(budget) {}
 
-  std::optional<Node> copied(Node node, uint32_t num_returns) {
+  std::optional<GssNode> copied(GssNode node, uint32_t num_returns) {
     if (node == Stacks::kBottom || node == Stacks::kDead) return node;
-    if (num_returns == 0) return hole_for(node);
+    if (num_returns == 0) return unknown_for(node);
     if (++num_nodes_ > kMaxReturnNodes) return std::nullopt;
-    std::vector<Item> items = from_.items(node);
-    for (Item& item : items) {
-      std::optional<Node> below = copied(item.below, num_returns - 1);
+    std::vector<StackTop> tops = from_.tops(node);
+    for (StackTop& top : tops) {
+      std::optional<GssNode> below = copied(top.below, num_returns - 1);
       if (!below) return std::nullopt;
-      item.below = *below;
+      top.below = *below;
     }
-    return to_.node_of(items, budget_);
+    return to_.node_of(tops, budget_);
   }
 
-  // By hole: the real node.
-  std::vector<Node> belows;
+  // By unknown context: the real node.
+  std::vector<GssNode> belows;
 
  private:
-  std::optional<Node> hole_for(Node node) {
+  std::optional<GssNode> unknown_for(GssNode node) {
     auto found = std::find(belows.begin(), belows.end(), node);
     if (found == belows.end()) {
-      if (belows.size() == kMaxHolesOfPiece) return std::nullopt;
+      if (belows.size() == kMaxUnknownsOfPiece) return std::nullopt;
       found = belows.insert(found, node);
     }
-    return to_.hole(uint32_t(found - belows.begin()));
+    return to_.unknown(uint32_t(found - belows.begin()));
   }
 
   const Stacks& from_;
@@ -110,14 +110,14 @@ class Masks::UpperPart {
 // continue from all of these. So an open-ended start also takes in the rules that it
 // returns to, one level after the other, until most words stay inside; two or three levels
 // mostly suffice.
-Masks::Start Masks::start_of(const Item& item, bool is_closed, Stacks& stacks, engine::Budget& budget) {
-  Start start = {stacks_.above_hole(item.state, is_closed, budget), {item.below}};
+Masks::Start Masks::start_of(const StackTop& top, bool is_closed, Stacks& stacks, engine::Budget& budget) {
+  Start start = {stacks_.above_unknown(top.state, is_closed, budget), {top.below}};
   if (!is_open_ended(start.node, budget)) return start;
   for (uint32_t num_returns = 1; num_returns <= kMaxReturns; ++num_returns) {
     UpperPart upper(stacks, stacks_, budget);
-    std::optional<Node> below = upper.copied(item.below, num_returns);
+    std::optional<GssNode> below = upper.copied(top.below, num_returns);
     if (!below) break;
-    Node node = stacks_.above(item.state, *below, is_closed, budget);
+    GssNode node = stacks_.above(top.state, *below, is_closed, budget);
     if (!is_open_ended(node, budget)) return {node, std::move(upper.belows)};
   }
   return start;
@@ -170,8 +170,8 @@ uint32_t Masks::piece_of(uint32_t trie_nodes, uint32_t start, Reader& reader, en
   Piece piece = Walk(*this, reader, budget).walk(trie_nodes, start);
   bool is_node = !network_.has_lexer() && start < kEmbedded && trie_nodes != kTokenIds;
   if (is_node) {
-    for (const Item* hole = stacks_.holes_begin(start); hole < stacks_.holes_end(start); ++hole) {
-      piece.exits.push_back({hole->state - kHole, trie_nodes});
+    for (const StackTop* unknown = stacks_.unknowns_begin(start); unknown < stacks_.unknowns_end(start); ++unknown) {
+      piece.exits.push_back({unknown->state - kUnknownContext, trie_nodes});
     }
   }
   uint32_t number = add_piece(std::move(piece));
@@ -179,7 +179,7 @@ uint32_t Masks::piece_of(uint32_t trie_nodes, uint32_t start, Reader& reader, en
   return number;
 }
 
-Masks::Branch Masks::branch_after(const std::vector<uint32_t>& trie_nodes, Node below, Reader& reader,
+Masks::Branch Masks::branch_after(const std::vector<uint32_t>& trie_nodes, GssNode below, Reader& reader,
                                   engine::Budget& budget) {
   uint32_t list = list_of(trie_nodes);
   if (!network_.has_lexer()) return {list, below, 0, false};

@@ -51,7 +51,7 @@ class Masks {
   // Starts of a search: in front of all tokens, or after the nodes of the trie where
   // embedded texts end.
   Branch at(const LexerConfiguration& config) const { return {whole_trie_, config.node, config.lexer_state, true}; }
-  Branch branch_after(const std::vector<uint32_t>& trie_nodes, Node below, Reader& reader, engine::Budget& budget);
+  Branch branch_after(const std::vector<uint32_t>& trie_nodes, GssNode below, Reader& reader, engine::Budget& budget);
 
   // Returns the pieces that have tokens, by increasing numbers. Returns nothing if there is
   // no room for more pieces, or if it is not sure that the text can be finished after each
@@ -81,7 +81,7 @@ class Masks {
 
  private:
   struct Exit {
-    uint32_t label;       // the accepted terminals; without a lexer, a hole; 0 of embedded texts
+    uint32_t label;       // the accepted terminals; without a lexer, an unknown context; 0 of embedded texts
     uint32_t trie_nodes;  // a list of trie_nodes_
   };
   // Tokens that end in a state of the lexer from which it is not sure that texts can be
@@ -116,7 +116,7 @@ class Masks {
   class Summaries;
   static constexpr size_t kMaxPieceBytes = 24 << 20, kMaxSummaryBytes = 12 << 20;
   static constexpr uint32_t kMaxReturns = 8, kMaxReturnNodes = 64;  // that a piece looks through
-  static constexpr uint32_t kMaxHolesOfPiece = 8;
+  static constexpr uint32_t kMaxUnknownsOfPiece = 8;
 
   // Special arguments of piece_of(). kEmbedded plus a language as the start: the begin of
   // an embedded text. kTokenIds instead of nodes of the trie: the tokens that a state
@@ -132,36 +132,36 @@ class Masks {
   // argument has the nodes whose children's bytes come next.
   uint32_t list_of(std::vector<uint32_t> trie_nodes);
 
-  // The start of the walk of a piece, without a lexer: the state of an item above holes,
-  // and for each hole the real node.
+  // The start of the walk of a piece, without a lexer: the state of a stack top above
+  // unknown contexts, and for each unknown context the real node.
   struct Start {
-    Node node;
-    std::vector<Node> belows;
+    GssNode node;
+    std::vector<GssNode> belows;
   };
-  Start start_of(const Item& item, bool is_closed, Stacks& stacks, engine::Budget& budget);
+  Start start_of(const StackTop& top, bool is_closed, Stacks& stacks, engine::Budget& budget);
 
-  // Copies the upper part of some stacks, down to a number of returns, and puts holes below
-  // it. Gives up if it is large.
+  // Copies the upper part of some stacks, down to a number of returns, and puts unknown
+  // contexts below it. Gives up if it is large.
   class UpperPart;
-  bool is_open_ended(Node start, engine::Budget& budget);
+  bool is_open_ended(GssNode start, engine::Budget& budget);
 
-  // The stacks above holes after a byte.
+  // The stacks above unknown contexts after a byte.
   struct Next {
-    Node node = kNone;
-    uint8_t holes = 0;  // a bit for each
+    GssNode node = kNone;
+    uint8_t unknowns = 0;  // a bit for each
     bool reads_symbols = false, begins_embedded = false;
   };
-  Next after(Node node, uint8_t byte, engine::Budget& budget) {
+  Next after(GssNode node, uint8_t byte, engine::Budget& budget) {
     size_t at = size_t(node) * network_.num_byte_classes() + network_.byte_class(byte);
     return at < after_.size() && after_[at].node != kNone ? after_[at] : computed_after(node, byte, budget);
   }
-  Next computed_after(Node node, uint8_t byte, engine::Budget& budget);
+  Next computed_after(GssNode node, uint8_t byte, engine::Budget& budget);
 
   const Network& network_;
   Lexer& lexer_;
   Completability& completability_;
   std::shared_ptr<const engine::VocabularyTrie> vocabulary_;
-  Stacks stacks_;            // of single states above a hole
+  Stacks stacks_;            // of single states above an unknown context
   std::vector<Next> after_;  // by node of stacks_ and class of the byte, as far as known
   PairTable is_open_ended_;  // by node of stacks_ and 0
   // Lists of nodes of the trie: with a lexer, those whose byte comes next; without, those

@@ -43,7 +43,7 @@ class Reader::ConfigurationBuilder {
   Configuration config() {
     Configuration config;
     if (!lexer_configs_.empty() && !reader_.network_.has_lexer()) {
-      std::vector<Node> nodes;
+      std::vector<GssNode> nodes;
       for (const LexerConfiguration& each : lexer_configs_) nodes.push_back(each.node);
       config.node = reader_.stacks_.united(std::move(nodes), budget_);
       config.lexer_state = 0;
@@ -91,13 +91,13 @@ std::vector<uint32_t> Reader::allowed_terminals(const std::vector<uint32_t>& sta
 
 // Cached by node, and below that by the states on top: stacks with the same ones share
 // a start.
-uint32_t Reader::lexer_start(Node node, bool may_ignore) {
+uint32_t Reader::lexer_start(GssNode node, bool may_ignore) {
   std::vector<uint32_t>& starts = lexer_starts_[may_ignore];
   if (starts.size() <= node) starts.resize(stacks_.num_nodes(), kNone);
   if (starts[node] != kNone) return starts[node];
   tops_.clear();
-  for (const Item* item = stacks_.begin(node); item < stacks_.end(node) && item->state < kHole; ++item) {
-    tops_.push_back(item->state);
+  for (const StackTop* top = stacks_.begin(node); top < stacks_.end(node) && top->state < kUnknownContext; ++top) {
+    tops_.push_back(top->state);
   }
   uint32_t number = top_numbers_.number_of(tops_);
   std::vector<uint32_t>& starts_of_tops = starts_of_tops_[may_ignore];
@@ -123,20 +123,20 @@ Configuration Reader::start(engine::Budget& budget) {
   return config;
 }
 
-LexerConfiguration Reader::after_embedded(Node below, engine::Budget& budget) {
-  Node node = stacks_.returned(below, budget);
+LexerConfiguration Reader::after_embedded(GssNode below, engine::Budget& budget) {
+  GssNode node = stacks_.returned(below, budget);
   return {node, network_.has_lexer() ? lexer_start(node) : 0};
 }
 
-Node Reader::after_lexeme(Node node, uint32_t set, engine::Budget& budget) {
+GssNode Reader::after_lexeme(GssNode node, uint32_t set, engine::Budget& budget) {
   uint32_t known = after_lexeme_.find(node, set);
   if (known != PairTable::kMissing) return known;
   const uint32_t *first = lexer_.begin(set), *last = lexer_.end(set);
-  Node result = node;
+  GssNode result = node;
   if (last - first == 1 && !lexer_.is_ignored(*first)) {
     result = stacks_.after(node, *first, budget);
   } else if (first == last || !lexer_.is_ignored(*first)) {  // all of them are ignored, or none
-    std::vector<Node> nodes;
+    std::vector<GssNode> nodes;
     for (; first < last; ++first) nodes.push_back(stacks_.after(node, *first, budget));
     result = stacks_.united(std::move(nodes), budget);
   }
@@ -144,8 +144,8 @@ Node Reader::after_lexeme(Node node, uint32_t set, engine::Budget& budget) {
   return result;
 }
 
-LexerConfiguration Reader::config_after_lexeme(Node node, uint32_t set, engine::Budget& budget) {
-  Node next = after_lexeme(node, set, budget);
+LexerConfiguration Reader::config_after_lexeme(GssNode node, uint32_t set, engine::Budget& budget) {
+  GssNode next = after_lexeme(node, set, budget);
   if (next == Stacks::kDead) return {};
   const Terminal& terminal = network_.terminals()[*lexer_.begin(set)];
   LexerConfiguration after = {next, lexer_start(next, may_ignore_after(set))};
@@ -232,7 +232,7 @@ Configuration Reader::after_token(const Configuration& config, uint32_t token, e
   if (!network_.has_tokens()) return {};
   ConfigurationBuilder builder(*this, budget);
   visit_lexer_configs(config, [&](const LexerConfiguration& from) {
-    Node node = stacks_.after(before_token(from, budget), kFirstToken + token, budget);
+    GssNode node = stacks_.after(before_token(from, budget), kFirstToken + token, budget);
     builder.add({node, network_.has_lexer() ? lexer_start(node) : 0});
   });
   return builder.config();
@@ -253,12 +253,12 @@ Configuration Reader::united(const Configuration& a, const Configuration& b, eng
 bool Reader::reads_token(const Configuration& config, engine::Budget& budget) {
   if (!network_.has_tokens()) return false;
   bool reads_token = false;
-  auto reads_one = [this](const Item& item) {
-    return item.state < kHole && network_.tokens_begin(item.state) != network_.tokens_end(item.state);
+  auto reads_one = [this](const StackTop& top) {
+    return top.state < kUnknownContext && network_.tokens_begin(top.state) != network_.tokens_end(top.state);
   };
   visit_lexer_configs(config, [&](const LexerConfiguration& each) {
-    std::vector<Item> items = stacks_.items(before_token(each, budget));
-    reads_token = reads_token || std::any_of(items.begin(), items.end(), reads_one);
+    std::vector<StackTop> tops = stacks_.tops(before_token(each, budget));
+    reads_token = reads_token || std::any_of(tops.begin(), tops.end(), reads_one);
   });
   return reads_token;
 }

@@ -21,7 +21,7 @@ namespace structout::context_free {
 // front of it. Equality ignores `num_tokens`: of equal alternatives a configuration keeps
 // the one with the fewest tokens.
 struct LexerConfiguration {
-  Node node = Stacks::kDead;
+  GssNode node = Stacks::kDead;
   uint32_t lexer_state = Lexer::kStuck;  // 0 without a lexer
   uint32_t num_tokens = 0;               // that have ended inside the lexeme, if the network limits them
   bool operator==(const LexerConfiguration& other) const {
@@ -33,7 +33,7 @@ struct LexerConfiguration {
 struct EmbeddedParse {
   std::shared_ptr<engine::EmbeddedCache> cache;
   engine::ConfigurationPtr config;
-  Node below;  // its end returns to these stacks: see Stacks::returned()
+  GssNode below;  // its end returns to these stacks: see Stacks::returned()
 };
 
 // The mask of a configuration inside embedded texts, once it has been found.
@@ -114,7 +114,7 @@ class Reader {
   bool reads_token(const Configuration& config, engine::Budget& budget);
 
   // The configuration after the end of an embedded text.
-  LexerConfiguration after_embedded(Node below, engine::Budget& budget);
+  LexerConfiguration after_embedded(GssNode below, engine::Budget& budget);
 
   bool may_end(const Configuration& config, engine::Budget& budget);
 
@@ -126,7 +126,7 @@ class Reader {
 
   // The stacks in front of a token matched by its id, or of the end of the text. The
   // present lexeme ends there: the result is dead if it cannot.
-  Node before_token(const LexerConfiguration& config, engine::Budget& budget) {
+  GssNode before_token(const LexerConfiguration& config, engine::Budget& budget) {
     return is_between(config) ? config.node
                               : config_after_lexeme(config.node, lexer_.accepted(config.lexer_state), budget).node;
   }
@@ -138,11 +138,11 @@ class Reader {
   // The configuration in front of the next lexeme, after one that all terminals of a set
   // accept. If they have a stop that the next lexeme can begin with, the configuration is
   // after the stop, inside the next lexeme.
-  LexerConfiguration config_after_lexeme(Node node, uint32_t set, engine::Budget& budget);
+  LexerConfiguration config_after_lexeme(GssNode node, uint32_t set, engine::Budget& budget);
 
   // The stacks in front of the next lexeme. may_ignore_after() is true if that lexeme
   // may be an ignored one.
-  Node after_lexeme(Node node, uint32_t set, engine::Budget& budget);
+  GssNode after_lexeme(GssNode node, uint32_t set, engine::Budget& budget);
   bool may_ignore_after(uint32_t set) const {
     return !network_.ignores_once() || !lexer_.is_ignored(*lexer_.begin(set));
   }
@@ -156,7 +156,7 @@ class Reader {
 
   // The state of the lexer in front of the next lexeme. `may_ignore`: true if that may
   // be an ignored one.
-  uint32_t lexer_start(Node node, bool may_ignore = true);
+  uint32_t lexer_start(GssNode node, bool may_ignore = true);
 
   const Network& network() const { return network_; }
   Lexer& lexer() { return lexer_; }

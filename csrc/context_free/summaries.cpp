@@ -16,32 +16,32 @@ bool Masks::Summaries::is_of_use(const Network& network) {
          std::none_of(terminals.begin(), terminals.end(), has_stop);
 }
 
-Masks::Summaries::Top::Top(Summaries& summaries, Stacks& stacks, Node node, engine::Budget& budget)
+Masks::Summaries::Tops::Tops(Summaries& summaries, Stacks& stacks, GssNode node, engine::Budget& budget)
     : from_(summaries.reader_.stacks()), to_(stacks) {
-  Stacks& above_holes = summaries.reader_.stacks();
-  std::vector<Item> items;
-  for (const Item& item : stacks.items(node)) {
-    if (item.state == kEndOfText) {  // ignored lexemes may follow here
-      items.push_back(item);
+  Stacks& above_unknowns = summaries.reader_.stacks();
+  std::vector<StackTop> tops;
+  for (const StackTop& top : stacks.tops(node)) {
+    if (top.state == kEndOfText) {  // ignored lexemes may follow here
+      tops.push_back(top);
       continue;
     }
-    auto hole = std::find(belows_.begin(), belows_.end(), item.below);
-    if (hole == belows_.end()) {
-      if (belows_.size() == kMaxHoles) return;
-      hole = belows_.insert(hole, item.below);
+    auto unknown = std::find(belows_.begin(), belows_.end(), top.below);
+    if (unknown == belows_.end()) {
+      if (belows_.size() == kMaxUnknowns) return;
+      unknown = belows_.insert(unknown, top.below);
     }
-    items.push_back({item.state, above_holes.hole(uint32_t(hole - belows_.begin()))});
+    tops.push_back({top.state, above_unknowns.unknown(uint32_t(unknown - belows_.begin()))});
   }
-  node_ = above_holes.node_of(items, budget);
+  node_ = above_unknowns.node_of(tops, budget);
 }
 
-const Masks::Summaries::Summary& Masks::Summaries::of(uint32_t trie_nodes, Node top, uint32_t lexer_state,
+const Masks::Summaries::Summary& Masks::Summaries::of(uint32_t trie_nodes, GssNode tops, uint32_t lexer_state,
                                                       engine::Budget& budget) {
-  uint32_t start = start_numbers_.find(top, lexer_state);
-  if (start == PairTable::kMissing) start_numbers_.add(top, lexer_state, start = num_starts_++);
+  uint32_t start = start_numbers_.find(tops, lexer_state);
+  if (start == PairTable::kMissing) start_numbers_.add(tops, lexer_state, start = num_starts_++);
   uint32_t number = numbers_.find(trie_nodes, start);
   if (number != PairTable::kMissing) return summaries_[number];
-  summaries_.push_back(computed(trie_nodes, top, lexer_state, budget));
+  summaries_.push_back(computed(trie_nodes, tops, lexer_state, budget));
   const Summary& summary = summaries_.back();
   numbers_.add(trie_nodes, start, uint32_t(summaries_.size() - 1));
   summary_bytes_ += summary.pieces.size() * sizeof(uint32_t) + summary.endings.size() * sizeof(Ending) +
@@ -52,30 +52,31 @@ const Masks::Summaries::Summary& Masks::Summaries::of(uint32_t trie_nodes, Node 
 // Joins the piece at the start and the summaries after its exits. These are summaries of
 // their own tops, since the lexemes after a nested text are a part of many summaries. The
 // recursion ends, as exits lead down the trie.
-Masks::Summaries::Summary Masks::Summaries::computed(uint32_t trie_nodes, Node top, uint32_t lexer_state,
+Masks::Summaries::Summary Masks::Summaries::computed(uint32_t trie_nodes, GssNode tops, uint32_t lexer_state,
                                                      engine::Budget& budget) {
   Summary summary;
   uint32_t number = masks_.piece_of(trie_nodes, lexer_state, reader_, budget);
   const Piece& piece = masks_.piece(number);
   if (!piece.tokens.is_empty()) summary.pieces.push_back(number);
-  for (const Guarded& guarded : piece.guarded) summary.endings.push_back({top, guarded.lexer_state, guarded.piece});
+  for (const Guarded& guarded : piece.guarded) summary.endings.push_back({tops, guarded.lexer_state, guarded.piece});
   std::vector<Exit> pending;
-  std::set<std::tuple<uint32_t, Node, bool>> seen;
+  std::set<std::tuple<uint32_t, GssNode, bool>> seen;
   auto continue_at = [&](const Exit& exit) {
     if (exit.node == Stacks::kDead || !seen.insert({exit.trie_nodes, exit.node, exit.may_ignore}).second) return;
-    (reader_.stacks().has_hole(exit.node) ? summary.exits : pending).push_back(exit);
+    (reader_.stacks().has_unknown(exit.node) ? summary.exits : pending).push_back(exit);
   };
   for (const Masks::Exit& exit : piece.exits) {
-    continue_at({exit.trie_nodes, reader_.after_lexeme(top, exit.label, budget), reader_.may_ignore_after(exit.label)});
+    continue_at(
+        {exit.trie_nodes, reader_.after_lexeme(tops, exit.label, budget), reader_.may_ignore_after(exit.label)});
   }
-  std::unordered_map<Node, Top> tops;
+  std::unordered_map<GssNode, Tops> by_node;
   while (!pending.empty()) {
     Exit begin = pending.back();
     pending.pop_back();
     budget.spend(1);
     uint32_t start = reader_.lexer_start(begin.node, begin.may_ignore);
     if (start == Lexer::kStuck) continue;
-    Top& inner = tops.try_emplace(begin.node, *this, reader_.stacks(), begin.node, budget).first->second;
+    Tops& inner = by_node.try_emplace(begin.node, *this, reader_.stacks(), begin.node, budget).first->second;
     if (inner.node() == Stacks::kDead) {
       summary.exits.push_back(begin);
       continue;
@@ -93,23 +94,23 @@ Masks::Summaries::Summary Masks::Summaries::computed(uint32_t trie_nodes, Node t
   return summary;
 }
 
-Node Masks::Summaries::Top::filled(Node node, bool is_below, engine::Budget& budget) {
+GssNode Masks::Summaries::Tops::filled(GssNode node, bool is_below, engine::Budget& budget) {
   auto [known, is_new] = known_.try_emplace(uint64_t(node) << 1 | uint64_t(is_below), Stacks::kDead);
   if (!is_new) return known->second;
-  std::vector<Item> items;
-  for (const Item& item : from_.items(node)) {
-    if (item.state == kEndOfText) {
-      items.push_back(item);
-    } else if (item.state >= kHole) {
-      Node below = belows_[item.state - kHole];
-      Node real = is_below ? below : to_.returned(below, budget);
+  std::vector<StackTop> tops;
+  for (const StackTop& top : from_.tops(node)) {
+    if (top.state == kEndOfText) {
+      tops.push_back(top);
+    } else if (top.state >= kUnknownContext) {
+      GssNode below = belows_[top.state - kUnknownContext];
+      GssNode real = is_below ? below : to_.returned(below, budget);
       if (from_.begin(node) + 1 == from_.end(node)) return known_[uint64_t(node) << 1 | uint64_t(is_below)] = real;
-      items.insert(items.end(), to_.begin(real), to_.end(real));
+      tops.insert(tops.end(), to_.begin(real), to_.end(real));
     } else {
-      items.push_back({item.state, filled(item.below, true, budget)});
+      tops.push_back({top.state, filled(top.below, true, budget)});
     }
   }
-  Node result = to_.node_of(items, budget);
+  GssNode result = to_.node_of(tops, budget);
   return known_[uint64_t(node) << 1 | uint64_t(is_below)] = result;
 }
 

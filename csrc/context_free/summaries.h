@@ -14,21 +14,21 @@ namespace structout::context_free {
 // With a lexer a piece belongs to a state of the lexer, and the lexemes after its exits
 // depend on the stacks; mostly on the states on top alone, since tokens seldom leave many
 // rules. So nodes with the same states on top share one search for pieces, whose result is
-// a summary. For this search each state stands above a hole instead of its node below. A
-// summary has an exit wherever lexemes lead to a hole; from there PieceSearch continues
-// with the real stacks. For example, the same summary serves after an item of a JSON array,
-// however deep the array is nested.
+// a summary. For this search each state stands above an unknown context instead of its node
+// below. A summary has an exit wherever lexemes lead to an unknown context; from there
+// PieceSearch continues with the real stacks. For example, the same summary serves after an
+// item of a JSON array, however deep the array is nested.
 //
 // Used only for networks that read nothing but terminals: see is_of_use().
 class Masks::Summaries {
  public:
   struct Ending {  // tokens that are allowed only if the text can be finished after them
-    Node node;
+    GssNode node;
     uint32_t lexer_state, piece;
   };
   struct Exit {
     uint32_t trie_nodes;
-    Node node;  // with a hole, or a node whose top needs too many of them
+    GssNode node;  // with an unknown context, or a node whose top needs too many of them
     bool may_ignore;
   };
   struct Summary {
@@ -37,27 +37,28 @@ class Masks::Summaries {
     std::vector<Exit> exits;
   };
 
-  // The states on top of a node, each above a hole. Equal nodes below share one hole.
-  class Top {
+  // The states on top of a node, each above an unknown context. Equal nodes below share
+  // one.
+  class Tops {
    public:
     // `stacks`: the real stacks that the node belongs to. They and `summaries` must outlive
     // this.
-    Top(Summaries& summaries, Stacks& stacks, Node node, engine::Budget& budget);
+    Tops(Summaries& summaries, Stacks& stacks, GssNode node, engine::Budget& budget);
 
-    // The node of these states, each above its hole. Dead if there are too many holes.
-    Node node() const { return node_; }
+    // The node of these states, each above its unknown context. Dead if there are too many.
+    GssNode node() const { return node_; }
 
-    // Returns the real node for a node above these holes: fills the holes with the real
-    // nodes below. `is_below`: true if the node lies below a state, so that no rule has
-    // returned to it yet.
-    Node filled(Node node, bool is_below, engine::Budget& budget);
+    // Returns the real node for a node above these unknown contexts: replaces these by the
+    // real nodes below. `is_below`: true if the node lies below a state, so that no rule
+    // has returned to it yet.
+    GssNode filled(GssNode node, bool is_below, engine::Budget& budget);
 
    private:
     const Stacks& from_;
     Stacks& to_;
-    Node node_ = Stacks::kDead;
-    std::vector<Node> belows_;                  // by hole: the real node
-    std::unordered_map<uint64_t, Node> known_;  // by node and is_below
+    GssNode node_ = Stacks::kDead;
+    std::vector<GssNode> belows_;                  // by unknown context: the real node
+    std::unordered_map<uint64_t, GssNode> known_;  // by node and is_below
   };
 
   Summaries(Masks& masks, const Network& network, Lexer& lexer) : masks_(masks), reader_(network, lexer) {}
@@ -67,16 +68,16 @@ class Masks::Summaries {
   static bool is_of_use(const Network& network);
 
   // Returns a summary. A known one costs two table lookups, a new one the search; see
-  // Masks::list_of() for `trie_nodes`, and Top::node() for `top`.
-  const Summary& of(uint32_t trie_nodes, Node top, uint32_t lexer_state, engine::Budget& budget);
+  // Masks::list_of() for `trie_nodes`, and Tops::node() for `tops`.
+  const Summary& of(uint32_t trie_nodes, GssNode tops, uint32_t lexer_state, engine::Budget& budget);
 
   size_t memory_bytes() const;
 
  private:
-  Summary computed(uint32_t trie_nodes, Node top, uint32_t lexer_state, engine::Budget& budget);
+  Summary computed(uint32_t trie_nodes, GssNode tops, uint32_t lexer_state, engine::Budget& budget);
 
   Masks& masks_;
-  Reader reader_;            // of nodes above holes
+  Reader reader_;            // of nodes above unknown contexts
   PairTable start_numbers_;  // by top and state of the lexer
   uint32_t num_starts_ = 0;
   PairTable numbers_;  // by list of nodes of the trie and start: into summaries_

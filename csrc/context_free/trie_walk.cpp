@@ -114,7 +114,8 @@ bool Masks::Walk::add_loop(uint32_t node, uint32_t state) {
   // loop can or none: the only way out of a character leads back to the state.
   auto is_usual = [&](uint32_t of) {
     if (has_lexer) return of == state || leads_like(of, masks_.completability_.is_completable(state, budget_));
-    return of != Stacks::kDead && !masks_.stacks_.has_hole(of) && masks_.stacks_.embedded_starts(of, budget_).empty();
+    return of != Stacks::kDead && !masks_.stacks_.has_unknown(of) &&
+           masks_.stacks_.embedded_starts(of, budget_).empty();
   };
   auto is_dead = [&](uint32_t from, uint32_t next) {
     return has_lexer ? next == Lexer::kStuck && masks_.lexer_.accepted(from) == 0 : next == Stacks::kDead;
@@ -232,8 +233,8 @@ bool Masks::Walk::read_lexeme(uint32_t node, uint8_t byte, uint32_t depth) {
   return !add_loop(node, next) && !add_part(node, next);
 }
 
-void Masks::Walk::walk_all_rules(uint32_t trie_nodes, Node start) {
-  using Begin = std::pair<uint32_t, Node>;  // a list of nodes of the trie, and what follows there
+void Masks::Walk::walk_all_rules(uint32_t trie_nodes, GssNode start) {
+  using Begin = std::pair<uint32_t, GssNode>;  // a list of nodes of the trie, and what follows there
   std::vector<Begin> pending = {{trie_nodes, start}};
   std::set<Begin> seen(pending.begin(), pending.end());
   while (!pending.empty()) {
@@ -247,11 +248,13 @@ void Masks::Walk::walk_all_rules(uint32_t trie_nodes, Node start) {
       const Piece& piece =
           masks_.piece(masks_.piece_of(masks_.list_of(begins), kEmbedded + language, reader_, budget_));
       add_all_tokens(piece);
-      Node next = masks_.stacks_.returned(below, budget_);
+      GssNode next = masks_.stacks_.returned(below, budget_);
       for (const Exit& exit : piece.exits) {
-        for (const Item* hole = masks_.stacks_.holes_begin(next); hole < masks_.stacks_.holes_end(next); ++hole) {
+        for (const StackTop* unknown = masks_.stacks_.unknowns_begin(next); unknown < masks_.stacks_.unknowns_end(next);
+             ++unknown) {
           std::vector<uint32_t> ends = masks_.trie_nodes_.list(exit.trie_nodes);
-          ends_[hole->state - kHole].insert(ends_[hole->state - kHole].end(), ends.begin(), ends.end());
+          ends_[unknown->state - kUnknownContext].insert(ends_[unknown->state - kUnknownContext].end(), ends.begin(),
+                                                         ends.end());
         }
         bool continues = masks_.stacks_.reads_symbols(next) && seen.insert({exit.trie_nodes, next}).second;
         if (continues) pending.emplace_back(exit.trie_nodes, next);
@@ -262,10 +265,10 @@ void Masks::Walk::walk_all_rules(uint32_t trie_nodes, Node start) {
 }
 
 void Masks::Walk::list_exits() {
-  for (uint32_t hole = 0; hole < ends_.size(); ++hole) {
-    if (ends_[hole].empty()) continue;
-    engine::make_set(ends_[hole]);
-    exits_[hole] = std::move(ends_[hole]);
+  for (uint32_t unknown = 0; unknown < ends_.size(); ++unknown) {
+    if (ends_[unknown].empty()) continue;
+    engine::make_set(ends_[unknown]);
+    exits_[unknown] = std::move(ends_[unknown]);
   }
 }
 
@@ -274,14 +277,14 @@ void Masks::Walk::add_all_tokens(const Piece& piece) {
   add_row(piece.tokens.row);
 }
 
-void Masks::Walk::begin_embedded(Node node, const std::vector<uint32_t>& trie_nodes) {
+void Masks::Walk::begin_embedded(GssNode node, const std::vector<uint32_t>& trie_nodes) {
   for (const EmbeddedStart& start : masks_.stacks_.embedded_starts(node, budget_)) {
     std::vector<uint32_t>& list = embedded_[{start.language, start.below}];
     list.insert(list.end(), trie_nodes.begin(), trie_nodes.end());
   }
 }
 
-void Masks::Walk::walk_rules(const std::vector<uint32_t>& nodes, Node start) {
+void Masks::Walk::walk_rules(const std::vector<uint32_t>& nodes, GssNode start) {
   std::vector<uint8_t>& is_start = masks_.is_start_;
   struct Marks {
     ~Marks() {
@@ -308,8 +311,8 @@ void Masks::Walk::walk_rules(const std::vector<uint32_t>& nodes, Node start) {
       Next next = masks_.after(states_[read.depth], read.byte, budget_);
       if (next.node != Stacks::kDead) {
         add_tokens(child, tokens_);
-        for (uint32_t hole = 0, left = read.end > child + 1 ? next.holes : 0; left != 0; ++hole, left >>= 1) {
-          if ((left & 1) != 0) ends_[hole].push_back(child);
+        for (uint32_t unknown = 0, left = read.end > child + 1 ? next.unknowns : 0; left != 0; ++unknown, left >>= 1) {
+          if ((left & 1) != 0) ends_[unknown].push_back(child);
         }
         if (next.begins_embedded && read.end > child + 1) begin_embedded(next.node, {child});
         if (is_start[child]) {

@@ -68,14 +68,14 @@ class Masks::Walk {
   bool read_lexeme(uint32_t node, uint8_t byte, uint32_t depth);
 
   // Walks the rules, and continues after embedded texts that begin and end inside tokens.
-  void walk_all_rules(uint32_t trie_nodes, Node start);
+  void walk_all_rules(uint32_t trie_nodes, GssNode start);
   void add_all_tokens(const Piece& piece);
-  void begin_embedded(Node node, const std::vector<uint32_t>& trie_nodes);
+  void begin_embedded(GssNode node, const std::vector<uint32_t>& trie_nodes);
   void list_exits();  // from ends_
 
   // Walks the rule from each of the nodes. A rule may end at nodes below each other, so the
   // walk below one may pass another. From there it continues with the stacks of both.
-  void walk_rules(const std::vector<uint32_t>& nodes, Node start);
+  void walk_rules(const std::vector<uint32_t>& nodes, GssNode start);
 
   Masks& masks_;
   Reader& reader_;
@@ -83,10 +83,10 @@ class Masks::Walk {
   engine::Budget& budget_;
   std::vector<uint32_t> states_;  // of the lexer, or nodes, before the byte at each depth
   std::vector<uint32_t> tokens_;
-  std::vector<uint32_t> row_;                                 // of further tokens, if there are any
-  std::array<std::vector<uint32_t>, kMaxHolesOfPiece> ends_;  // in front of other bytes, by holes
+  std::vector<uint32_t> row_;                                    // of further tokens, if there are any
+  std::array<std::vector<uint32_t>, kMaxUnknownsOfPiece> ends_;  // in front of other bytes, by unknown contexts
   // The nodes where embedded texts begin, by their languages and the stacks below.
-  std::map<std::pair<uint32_t, Node>, std::vector<uint32_t>> embedded_;
+  std::map<std::pair<uint32_t, GssNode>, std::vector<uint32_t>> embedded_;
   std::map<uint32_t, std::vector<uint32_t>> exits_;    // by label
   std::map<uint32_t, std::vector<uint32_t>> guarded_;  // tokens by the state of the lexer
 };

@@ -15,11 +15,11 @@
 #include "expect.h"
 
 using namespace structout;
-using context_free::Item;
+using context_free::GssNode;
 using context_free::Network;
 using context_free::NetworkOptions;
-using context_free::Node;
 using context_free::Stacks;
+using context_free::StackTop;
 using engine::Rules;
 
 namespace {
@@ -123,9 +123,9 @@ struct Tester {
     return grammar.build(rules, grammar.embeds_b ? rules.add_embedded(nullptr) : rules.add_text("b"));
   }
 
-  Node after(Node node, char byte) {
+  GssNode after(GssNode node, char byte) {
     if (byte == 'a' || network.embedded().empty()) return stacks.after(node, uint8_t(byte), budget);
-    std::vector<Node> nodes;
+    std::vector<GssNode> nodes;
     for (const context_free::EmbeddedStart& start : stacks.embedded_starts(node, budget)) {
       nodes.push_back(stacks.returned(start.below, budget));
     }
@@ -133,14 +133,14 @@ struct Tester {
     return stacks.united(nodes, budget);
   }
 
-  Node after(Node node, const std::string& text) {
+  GssNode after(GssNode node, const std::string& text) {
     for (char byte : text) node = after(node, byte);
     return node;
   }
 
   // Calls visit(text, node) for every text of "a" and "b" with at most kMaxLength bytes.
-  void visit_texts(const std::function<void(const std::string&, Node)>& visit) {
-    std::vector<std::pair<std::string, Node>> pending = {{"", stacks.start(budget)}};
+  void visit_texts(const std::function<void(const std::string&, GssNode)>& visit) {
+    std::vector<std::pair<std::string, GssNode>> pending = {{"", stacks.start(budget)}};
     while (!pending.empty()) {
       auto [text, node] = pending.back();
       pending.pop_back();
@@ -151,24 +151,24 @@ struct Tester {
   }
 
   // All stacks of a node, written out.
-  std::set<Stack> written(const Stacks& from, Node node) {
+  std::set<Stack> written(const Stacks& from, GssNode node) {
     std::set<Stack> found;
-    for (const Item& item : from.items(node)) found.merge(written(from, item));
+    for (const StackTop& top : from.tops(node)) found.merge(written(from, top));
     return found;
   }
 
-  std::set<Stack> written(const Stacks& from, const Item& item) {
+  std::set<Stack> written(const Stacks& from, const StackTop& top) {
     std::set<Stack> found;
-    for (Stack stack : item.below == Stacks::kDead ? std::set<Stack>{{}} : written(from, item.below)) {
-      stack.insert(stack.begin(), item.state);
+    for (Stack stack : top.below == Stacks::kDead ? std::set<Stack>{{}} : written(from, top.below)) {
+      stack.insert(stack.begin(), top.state);
       found.insert(stack);
     }
     return found;
   }
 
-  std::vector<Node> reached() {
-    std::set<Node> nodes;
-    visit_texts([&](const std::string&, Node node) { nodes.insert(node); });
+  std::vector<GssNode> reached() {
+    std::set<GssNode> nodes;
+    visit_texts([&](const std::string&, GssNode node) { nodes.insert(node); });
     return {nodes.begin(), nodes.end()};
   }
 };
@@ -176,7 +176,7 @@ struct Tester {
 void test_texts_end_where_the_grammar_says(const Grammar& grammar) {
   Tester tester(grammar);
   size_t num_texts = 0;
-  tester.visit_texts([&](const std::string& text, Node node) {
+  tester.visit_texts([&](const std::string& text, GssNode node) {
     EXPECT(tester.stacks.may_end(node) == grammar.judge(text));
     num_texts += tester.stacks.may_end(node);
   });
@@ -186,11 +186,11 @@ void test_texts_end_where_the_grammar_says(const Grammar& grammar) {
 void test_dead_nodes_begin_no_text(const Grammar& grammar) {
   Tester tester(grammar);
   std::set<std::string> prefixes;
-  tester.visit_texts([&](const std::string& text, Node) {
+  tester.visit_texts([&](const std::string& text, GssNode) {
     if (!grammar.judge(text)) return;
     for (size_t length = 0; length <= text.size(); ++length) prefixes.insert(text.substr(0, length));
   });
-  tester.visit_texts([&](const std::string& text, Node node) {
+  tester.visit_texts([&](const std::string& text, GssNode node) {
     // A prefix of twice its length ends within the texts that were tried.
     if (2 * text.size() + 1 > kMaxLength) return;
     EXPECT((node != Stacks::kDead) == (prefixes.count(text) == 1));
@@ -200,22 +200,22 @@ void test_dead_nodes_begin_no_text(const Grammar& grammar) {
 void test_equal_sets_of_stacks_are_one_node(const Grammar& grammar) {
   Tester tester(grammar);
   std::set<std::set<Stack>> sets;
-  std::vector<Node> nodes = tester.reached();
-  for (Node node : nodes) sets.insert(tester.written(tester.stacks, node));
+  std::vector<GssNode> nodes = tester.reached();
+  for (GssNode node : nodes) sets.insert(tester.written(tester.stacks, node));
   EXPECT(sets.size() == nodes.size());
 }
 
 void test_unions_and_subsets_are_those_of_the_stacks(const Grammar& grammar) {
   Tester tester(grammar);
-  std::map<Node, std::set<Stack>> sets;
-  for (Node node : tester.reached()) sets[node] = tester.written(tester.stacks, node);
+  std::map<GssNode, std::set<Stack>> sets;
+  for (GssNode node : tester.reached()) sets[node] = tester.written(tester.stacks, node);
   for (const auto& [a, in_a] : sets) {
     for (const auto& [b, in_b] : sets) {
       bool is_subset = std::includes(in_b.begin(), in_b.end(), in_a.begin(), in_a.end());
       EXPECT(tester.stacks.is_subset(a, b, tester.budget) == is_subset);
       std::set<Stack> in_both = in_a;
       in_both.insert(in_b.begin(), in_b.end());
-      Node both = tester.stacks.united({a, b}, tester.budget);
+      GssNode both = tester.stacks.united({a, b}, tester.budget);
       EXPECT(tester.written(tester.stacks, both) == in_both);
       EXPECT(both == tester.stacks.united({b, a, Stacks::kDead, b}, tester.budget));
       if (!is_subset) continue;
@@ -235,10 +235,10 @@ void test_what_follows_a_part_is_part_of_what_follows_the_whole(const Grammar& g
   for (const std::string& one : texts) {
     for (const std::string& other : texts) {
       Tester tester(grammar);
-      Node start = tester.stacks.start(tester.budget), part = tester.after(start, one);
-      Node whole = tester.stacks.united({part, tester.after(start, other)}, tester.budget);
+      GssNode start = tester.stacks.start(tester.budget), part = tester.after(start, one);
+      GssNode whole = tester.stacks.united({part, tester.after(start, other)}, tester.budget);
       for (char byte : {'a', 'b'}) {
-        Node after_whole = tester.after(whole, byte), after_part = tester.after(part, byte);
+        GssNode after_whole = tester.after(whole, byte), after_part = tester.after(part, byte);
         EXPECT(tester.stacks.is_subset(after_part, after_whole, tester.budget));
         EXPECT(tester.stacks.united({after_part, after_whole}, tester.budget) == after_whole);
       }
@@ -246,13 +246,13 @@ void test_what_follows_a_part_is_part_of_what_follows_the_whole(const Grammar& g
   }
 }
 
-void test_state_above_a_node_is_one_of_its_items(const Grammar& grammar) {
+void test_state_above_a_node_is_one_of_its_stack_tops(const Grammar& grammar) {
   Tester tester(grammar);
-  for (Node node : tester.reached()) {
-    for (const Item& item : tester.stacks.items(node)) {
-      auto above = [&] { return tester.stacks.above(item.state, item.below, true, tester.budget); };
-      Node one = above();
-      EXPECT(tester.written(tester.stacks, one) == tester.written(tester.stacks, item));
+  for (GssNode node : tester.reached()) {
+    for (const StackTop& top : tester.stacks.tops(node)) {
+      auto above = [&] { return tester.stacks.above(top.state, top.below, true, tester.budget); };
+      GssNode one = above();
+      EXPECT(tester.written(tester.stacks, one) == tester.written(tester.stacks, top));
       EXPECT(above() == one);
     }
   }
@@ -264,21 +264,21 @@ void test_copied_nodes_have_the_same_stacks(const Grammar& grammar) {
   other.start(tester.budget);
   context_free::PairTable copies;
   copies.add(Stacks::kDead, 0, Stacks::kDead);
-  for (Node node : tester.reached()) {
-    Node copy = other.copied(node, tester.stacks, copies);
+  for (GssNode node : tester.reached()) {
+    GssNode copy = other.copied(node, tester.stacks, copies);
     EXPECT(tester.written(other, copy) == tester.written(tester.stacks, node));
   }
 }
 
 void test_what_is_known_takes_no_work(const Grammar& grammar) {
   Tester tester(grammar);
-  std::vector<Node> nodes = tester.reached();
+  std::vector<GssNode> nodes = tester.reached();
   auto read_all = [&] {
-    for (Node node : nodes) {
+    for (GssNode node : nodes) {
       for (char byte : {'a', 'b'}) tester.after(node, byte);
     }
   };
-  auto united = [&](const std::vector<Node>& some) { return tester.stacks.united(some, tester.budget); };
+  auto united = [&](const std::vector<GssNode>& some) { return tester.stacks.united(some, tester.budget); };
   read_all();
   for (size_t i = 2; i < nodes.size(); ++i) united({nodes[i - 2], nodes[i - 1], nodes[i]});
   const uint64_t steps = tester.budget.total();
@@ -291,13 +291,13 @@ void test_what_is_known_takes_no_work(const Grammar& grammar) {
 // Unions of what follows so many "a" and one more, which differ in each rule that was called.
 void* test_deep_unions_read_on_or_are_refused(void*) {
   Tester tester({nested, is_nested, false});
-  Node start = tester.stacks.start(tester.budget);
+  GssNode start = tester.stacks.start(tester.budget);
   auto united = [&](size_t depth) {
-    Node node = tester.after(start, std::string(depth, 'a'));
+    GssNode node = tester.after(start, std::string(depth, 'a'));
     return tester.stacks.united({node, tester.after(node, 'a')}, tester.budget);
   };
   auto reads_on = [&](size_t depth) {
-    Node node = tester.after(united(depth), std::string(depth, 'b'));
+    GssNode node = tester.after(united(depth), std::string(depth, 'b'));
     return tester.stacks.may_end(node) && tester.stacks.may_end(tester.after(node, 'b'));
   };
   EXPECT(reads_on(1'000));
@@ -330,7 +330,7 @@ int main() {
     test_equal_sets_of_stacks_are_one_node(grammar);
     test_unions_and_subsets_are_those_of_the_stacks(grammar);
     test_what_follows_a_part_is_part_of_what_follows_the_whole(grammar);
-    test_state_above_a_node_is_one_of_its_items(grammar);
+    test_state_above_a_node_is_one_of_its_stack_tops(grammar);
     test_copied_nodes_have_the_same_stacks(grammar);
     test_what_is_known_takes_no_work(grammar);
   }

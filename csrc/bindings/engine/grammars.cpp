@@ -121,14 +121,14 @@ void define_grammars(py::module_& module) {
       }))
       .def_property_readonly("state",
                              [](const GrammarMatcher& self) { return run(true, [&] { return self.config_number(); }); })
-      .def_property_readonly("items",
+      .def_property_readonly("stack_tops",
                              [](const GrammarMatcher& self) {
-                               std::vector<std::pair<int64_t, uint32_t>> items;  // -1: the end of the text
-                               for (const context_free::Item& item : self.items()) {
-                                 bool is_end = item.state == context_free::kEndOfText;
-                                 items.emplace_back(is_end ? -1 : int64_t(item.state), item.below);
+                               std::vector<std::pair<int64_t, uint32_t>> tops;  // -1: the end of the text
+                               for (const context_free::StackTop& top : self.tops()) {
+                                 bool is_end = top.state == context_free::kEndOfText;
+                                 tops.emplace_back(is_end ? -1 : int64_t(top.state), top.below);
                                }
-                               return items;
+                               return tops;
                              })
       .def("shortest_end",
            [](const GrammarMatcher& self) -> py::object {

@@ -142,7 +142,7 @@ def state_of(grammar: NativeGrammar) -> str:
     if isinstance(grammar, JsonSchemaGrammar):
         return " ".join(map(str, grammar.state_id()))
     if isinstance(grammar, ContextFreeGrammar):
-        return " ".join(f"{state}/{below}" for state, below in grammar.matcher.items) or "in a schema"
+        return " ".join(f"{state}/{below}" for state, below in grammar.matcher.stack_tops) or "in a schema"
     assert isinstance(grammar, FsmGrammar)
     return str(grammar.state_id())
 

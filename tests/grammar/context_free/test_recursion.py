@@ -281,7 +281,7 @@ def test_nodes_along_a_text_are_those_of_the_overview():
         grammar.reset()
         assert grammar.accept_bytes(text.encode())
         written = re.findall(r"\((\S+), (\d+)\)", items.replace("−", "-"))
-        assert grammar.matcher.items == [(int(state), int(below)) for state, below in written]
+        assert grammar.matcher.stack_tops == [(int(state), int(below)) for state, below in written]
     index = compile_grammar('root ::= "(" root ")" | [ab]+', vocabulary)
     grammar, num_pieces = started(index, vocabulary), []
     for token in (0, 0, 2, 1):
