@@ -63,7 +63,7 @@ class Own:
     def num_pieces(self, compiled: Any) -> int:
         """How many walks over the vocabulary the masks of a grammar are made of so far.
         0 for a regular language."""
-        return getattr(compiled.index.native, "num_pieces", 0)
+        return getattr(compiled.index.native, "num_partial_masks", 0)
 
     def start(self, compiled: Any) -> Steps:
         text, row = compiled.copy(), allocate_token_bitmask(1, self._size, pin_memory=False)

@@ -25,11 +25,11 @@ const Configuration& config_of(const EmbeddedConfiguration& given) {
 
 EmbeddedGrammarCache::EmbeddedGrammarCache(std::shared_ptr<CompiledGrammar> grammar,
                                            std::shared_ptr<GrammarCache> cache,
-                                           std::shared_ptr<std::atomic<size_t>> exit_bytes)
+                                           std::shared_ptr<std::atomic<size_t>> continuation_bytes)
     : grammar_(std::move(grammar)),
       cache_(std::move(cache)),
       number_(engine::unique_number()),
-      exit_bytes_(std::move(exit_bytes)) {}
+      continuation_bytes_(std::move(continuation_bytes)) {}
 
 void EmbeddedGrammarCache::lock() {
   auto lock = std::make_unique<GrammarCache::Lock>(*cache_);
@@ -115,9 +115,10 @@ std::optional<uint32_t> EmbeddedGrammarCache::entry_number(const Configuration& 
   return kInside + cache_->embedded_masks_.number_of(config, cache_->budget());
 }
 
-std::vector<uint32_t> EmbeddedGrammarCache::exits_of(const Configuration& config, const engine::ByteSet& followers) {
+std::vector<uint32_t> EmbeddedGrammarCache::continuations_of(const Configuration& config,
+                                                             const engine::ByteSet& followers) {
   const engine::VocabularyTrie& vocabulary = *cache_->parts_->vocabulary;
-  std::vector<uint32_t> exits;
+  std::vector<uint32_t> continuations;
   engine::ByteGroups groups = 0;
   for (uint32_t byte = 0; byte < 256; ++byte) {
     if (followers[byte]) groups |= engine::BytesBelow::group_of(uint8_t(byte));
@@ -137,18 +138,18 @@ std::vector<uint32_t> EmbeddedGrammarCache::exits_of(const Configuration& config
     cache_->budget().spend(1);
     Configuration& next = configs[depth + 1] = cache_->reader_.after(configs[depth], byte, cache_->budget());
     if (next.is_dead()) return false;
-    if (is_followed(node) && cache_->reader_.may_end(next, cache_->budget())) exits.push_back(node);
+    if (is_followed(node) && cache_->reader_.may_end(next, cache_->budget())) continuations.push_back(node);
     return true;
   });
-  return exits;
+  return continuations;
 }
 
 EmbeddedView EmbeddedGrammarCache::view_of(uint32_t number, const Entry& entry) {
   EmbeddedView view;
   view.mask = entry.mask;
   view.entry = number;
-  view.exits = entry.exits;
-  view.counting_exits = 1;
+  view.continuations = entry.continuations;
+  view.counting_continuations = 1;
   return view;
 }
 
@@ -160,10 +161,10 @@ EmbeddedView EmbeddedGrammarCache::view(const EmbeddedConfiguration& given, cons
     auto known = entries.find(*number);
     if (known != entries.end()) return view_of(*number, known->second);
   }
-  std::vector<uint32_t> exits = exits_of(config, followers);
-  size_t bytes = exits.size() * sizeof(uint32_t) + sizeof(Entry);
+  std::vector<uint32_t> continuations = continuations_of(config, followers);
+  size_t bytes = continuations.size() * sizeof(uint32_t) + sizeof(Entry);
   const engine::Mask* mask = nullptr;
-  if (number && own_exit_bytes_ + bytes <= kMaxExitBytes) {
+  if (number && own_continuation_bytes_ + bytes <= kMaxContinuationBytes) {
     std::vector<uint32_t> row(cache_->parts_->vocabulary->row_words());
     if (config.others == nullptr) {
       mask = cache_->mask_of_locked(*number);
@@ -174,12 +175,12 @@ EmbeddedView EmbeddedGrammarCache::view(const EmbeddedConfiguration& given, cons
   }
   if (mask == nullptr) {
     EmbeddedView view;
-    view.own_exits = std::move(exits);
+    view.own_continuations = std::move(continuations);
     return view;
   }
-  own_exit_bytes_ += bytes;
-  *exit_bytes_ += bytes;
-  Entry entry = {mask, std::make_shared<const Nodes>(Nodes{std::move(exits)})};
+  own_continuation_bytes_ += bytes;
+  *continuation_bytes_ += bytes;
+  Entry entry = {mask, std::make_shared<const Nodes>(Nodes{std::move(continuations)})};
   return view_of(*number, entries.emplace(*number, std::move(entry)).first->second);
 }
 

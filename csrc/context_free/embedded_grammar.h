@@ -23,10 +23,10 @@ namespace structout::context_free {
 // embedded text. A miss costs a walk over the vocabulary's trie.
 class EmbeddedGrammarCache final : public engine::EmbeddedCache {
  public:
-  // `exit_bytes`: a counter that the bytes of the cached views are added to.
+  // `continuation_bytes`: a counter that the bytes of the cached views are added to.
   EmbeddedGrammarCache(std::shared_ptr<CompiledGrammar> grammar, std::shared_ptr<GrammarCache> cache,
-                       std::shared_ptr<std::atomic<size_t>> exit_bytes);
-  ~EmbeddedGrammarCache() override { *exit_bytes_ -= own_exit_bytes_; }
+                       std::shared_ptr<std::atomic<size_t>> continuation_bytes);
+  ~EmbeddedGrammarCache() override { *continuation_bytes_ -= own_continuation_bytes_; }
 
   const std::shared_ptr<GrammarCache>& cache() const { return cache_; }
   engine::ByteSet first_bytes();  // requires lock()
@@ -51,30 +51,30 @@ class EmbeddedGrammarCache final : public engine::EmbeddedCache {
 
  private:
   using Nodes = std::vector<std::vector<uint32_t>>;
-  static constexpr size_t kMaxExitBytes = 16 << 20;
+  static constexpr size_t kMaxContinuationBytes = 16 << 20;
 
   // The cached view of the configurations with one number, for one set of bytes that may
   // follow.
   struct Entry {
     const engine::Mask* mask;
-    std::shared_ptr<const Nodes> exits;  // one list
+    std::shared_ptr<const Nodes> continuations;  // one list
   };
 
-  // Returns a number that only configurations with the same mask and exits share. Returns
-  // nothing if these depend on what embedded texts inside of this one remember.
+  // Returns a number that only configurations with the same mask and continuations share.
+  // Returns nothing if these depend on what embedded texts inside of this one remember.
   std::optional<uint32_t> entry_number(const Configuration& config);
   bool can_continue(const Configuration& config);
 
   // Returns the trie nodes after which the embedded text may end inside a token: with
   // one of `followers` as the next byte.
-  std::vector<uint32_t> exits_of(const Configuration& config, const engine::ByteSet& followers);
+  std::vector<uint32_t> continuations_of(const Configuration& config, const engine::ByteSet& followers);
   static engine::EmbeddedView view_of(uint32_t number, const Entry& entry);
 
   const std::shared_ptr<CompiledGrammar> grammar_;
   const std::shared_ptr<GrammarCache> cache_;
   const uint32_t number_;
-  const std::shared_ptr<std::atomic<size_t>> exit_bytes_;
-  size_t own_exit_bytes_ = 0;
+  const std::shared_ptr<std::atomic<size_t>> continuation_bytes_;
+  size_t own_continuation_bytes_ = 0;
   std::unique_ptr<GrammarCache::Lock> lock_;  // of the thread that called lock()
   std::unordered_map<engine::ByteSet, std::unordered_map<uint32_t, Entry>> entries_;  // by followers and number
   PairTable may_continue_;  // by node and state of the lexer: 1 if anything may follow, else 0
@@ -92,15 +92,15 @@ class EmbeddedGrammar final : public engine::EmbeddedLanguage {
   const engine::ByteSet& first_bytes() const override { return first_bytes_; }
   std::shared_ptr<engine::EmbeddedCache> embedded_cache() override;
   std::shared_ptr<engine::EmbeddedCache> new_embedded_cache() override { return embedded(grammar_->new_cache()); }
-  size_t memory_bytes() override { return grammar_->memory_bytes() + *exit_bytes_; }
+  size_t memory_bytes() override { return grammar_->memory_bytes() + *continuation_bytes_; }
 
  private:
   std::shared_ptr<EmbeddedGrammarCache> embedded(std::shared_ptr<GrammarCache> cache) const {
-    return std::make_shared<EmbeddedGrammarCache>(grammar_, std::move(cache), exit_bytes_);
+    return std::make_shared<EmbeddedGrammarCache>(grammar_, std::move(cache), continuation_bytes_);
   }
 
   const std::shared_ptr<CompiledGrammar> grammar_;
-  const std::shared_ptr<std::atomic<size_t>> exit_bytes_ = std::make_shared<std::atomic<size_t>>(0);
+  const std::shared_ptr<std::atomic<size_t>> continuation_bytes_ = std::make_shared<std::atomic<size_t>>(0);
   engine::ByteSet first_bytes_;
   std::mutex mutex_;                                // guards embedded_
   std::shared_ptr<EmbeddedGrammarCache> embedded_;  // wraps the cache that another language used last

@@ -11,7 +11,7 @@ using engine::EmbeddedView;
 namespace {
 
 bool depends_on_text(const EmbeddedView& view) {
-  return view.mask == nullptr || view.entry == EmbeddedView::kNoEntry || !view.own_exits.empty();
+  return view.mask == nullptr || view.entry == EmbeddedView::kNoEntry || !view.own_continuations.empty();
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ std::string EmbeddedMasks::key_of(const Configuration& config, const std::vector
   for (size_t i = 0; i < views.size(); ++i) {
     append_to_key(key, config.others->parses[i].cache->number());
     append_to_key(key, views[i].entry);
-    append_to_key(key, views[i].counting_exits);
+    append_to_key(key, views[i].counting_continuations);
     append_to_key(key, config.others->parses[i].below);
   }
   return key;
@@ -82,19 +82,19 @@ bool EmbeddedMasks::add_others(const Configuration& config, const std::vector<Em
   if (config.node != Stacks::kDead) branches.push_back(masks_.at(config));
   for (const LexerConfiguration& each : config.others->lexer_configs) branches.push_back(masks_.at(each));
   for (size_t i = 0; i < parses.size(); ++i) {
-    for (size_t list = 0; views[i].exits != nullptr && list < views[i].exits->size(); ++list) {
-      if (list >= 64 || (views[i].counting_exits >> list & 1) == 0) continue;
-      branches.push_back(masks_.branch_after((*views[i].exits)[list], parses[i].below, reader_, budget));
+    for (size_t list = 0; views[i].continuations != nullptr && list < views[i].continuations->size(); ++list) {
+      if (list >= 64 || (views[i].counting_continuations >> list & 1) == 0) continue;
+      branches.push_back(masks_.branch_after((*views[i].continuations)[list], parses[i].below, reader_, budget));
     }
   }
   auto has_end = [this](const LexerConfiguration& next) { return has_end_(Configuration{next}); };
-  std::optional<std::vector<uint32_t>> pieces = masks_.pieces_of(reader_, branches, has_end, budget);
-  if (pieces) masks_.add_tokens(*pieces, row);
+  std::optional<std::vector<uint32_t>> partial_masks = masks_.partial_masks_of(reader_, branches, has_end, budget);
+  if (partial_masks) masks_.add_tokens(*partial_masks, row);
   auto is_allowed = [this](const Configuration& next) {
     Configuration with_ends = reader_.with_ends(next);
     return !with_ends.is_dead() && has_end_(with_ends);
   };
-  if (!pieces) {
+  if (!partial_masks) {
     Configuration others{static_cast<const LexerConfiguration&>(config)};
     auto lexer_configs = config.others->lexer_configs;
     others.others =
@@ -109,10 +109,11 @@ bool EmbeddedMasks::add_others(const Configuration& config, const std::vector<Em
       Configuration after{reader_.after_embedded(parses[i].below, budget)};
       for (uint32_t node : nodes) masks_.add_below(node, reader_, after, budget, is_allowed, row);
     };
-    for (size_t list = 0; !pieces && views[i].exits != nullptr && list < views[i].exits->size(); ++list) {
-      if (list < 64 && (views[i].counting_exits >> list & 1) != 0) add_below((*views[i].exits)[list]);
+    for (size_t list = 0; !partial_masks && views[i].continuations != nullptr && list < views[i].continuations->size();
+         ++list) {
+      if (list < 64 && (views[i].counting_continuations >> list & 1) != 0) add_below((*views[i].continuations)[list]);
     }
-    add_below(views[i].own_exits);
+    add_below(views[i].own_continuations);
   }
   return std::any_of(row, row + row_.size(), [](uint32_t word) { return word != 0; });
 }

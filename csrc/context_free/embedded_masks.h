@@ -14,14 +14,14 @@
 namespace structout::context_free {
 
 // Computes masks inside embedded texts. Such a mask is the union of the masks of the
-// embedded languages alone and of pieces (see Masks): those of the lexer configurations
-// beside the embedded texts, and those that continue after an embedded text has ended
-// inside a token. The cache key lists the numbers of all these parts. If nothing but one
-// embedded text may continue, its language's own mask serves as it is.
+// embedded languages alone and of partial masks (see Masks): those of the lexer
+// configurations beside the embedded texts, and those that continue after an embedded text
+// has ended inside a token. The cache key lists the numbers of all these parts. If nothing
+// but one embedded text may continue, its language's own mask serves as it is.
 //
 // A hit costs the views of the embedded texts and one hash lookup, or nothing if the
-// configuration itself knows its mask; a miss costs the search for pieces and the expansion
-// of each language's mask.
+// configuration itself knows its mask; a miss costs the search for partial masks and the
+// expansion of each language's mask.
 class EmbeddedMasks {
  public:
   // `has_end(config)`: true if a text can be finished from the configuration.

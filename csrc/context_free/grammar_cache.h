@@ -20,7 +20,7 @@
 namespace structout::context_free {
 
 // The parts that all texts of a grammar share, however often they move to a new cache:
-// the states of the lexer and the pieces of masks. The grammar bounds their number,
+// the states of the lexer and the partial masks. The grammar bounds their number,
 // unlike that of stacks.
 struct SharedParts {
   SharedParts(std::shared_ptr<const Network> network, const engine::Limits& limits,
@@ -85,8 +85,8 @@ class GrammarCache {
   // there are any.
   bool fill(const TextConfiguration& text, engine::MaskRow& row);
 
-  // Computes the mask by a walk over the whole trie, without pieces and without a cache
-  // of masks.
+  // Computes the mask by a walk over the whole trie, without partial masks and without a
+  // cache of masks.
   std::vector<uint32_t> walked_row(const TextConfiguration& text);
 
   // True if the mask is already in a cache, so that fill() only expands it.

@@ -1,4 +1,4 @@
-// The search for the pieces of a mask.
+// The search for the partial masks that a mask consists of.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@
 
 namespace structout::context_free {
 
-// Follows branches from the configurations of a text. A branch adds the piece at its start,
-// and each exit of this piece leads to further branches. Equal branches are followed once:
-// see BranchSet.
-class Masks::PieceSearch {
+// Follows branches from the configurations of a text. A branch adds the partial mask at its
+// start, and each continuation of this partial mask leads to further branches. Equal
+// branches are followed once: see BranchSet.
+class Masks::MaskSearch {
  public:
-  PieceSearch(Masks& masks, Reader& reader, const HasEnd& has_end, engine::Budget& budget)
+  MaskSearch(Masks& masks, Reader& reader, const HasEnd& has_end, engine::Budget& budget)
       : masks_(masks), network_(masks.network_), reader_(reader), has_end_(has_end), budget_(budget) {}
 
-  // See Masks::pieces_of().
-  std::optional<std::vector<uint32_t>> pieces(const std::vector<Branch>& branches);
+  // See Masks::partial_masks_of().
+  std::optional<std::vector<uint32_t>> partial_masks(const std::vector<Branch>& branches);
 
  private:
   void continue_at(const Branch& branch);
@@ -31,7 +31,7 @@ class Masks::PieceSearch {
   void begin_embedded(const Branch& branch);
   void add_token_ids(const StackTop& top);
   bool has_end_after_tokens(uint32_t state);
-  uint32_t add_piece(uint32_t trie_nodes, uint32_t start);
+  uint32_t add_partial_mask(uint32_t trie_nodes, uint32_t start);
 
   // True in front of whole tokens, where the text may also continue by a token matched by
   // its id.
@@ -45,7 +45,7 @@ class Masks::PieceSearch {
   const HasEnd& has_end_;
   engine::Budget& budget_;
   std::vector<Branch> pending_;
-  std::vector<uint32_t> numbers_;  // of pieces
+  std::vector<uint32_t> numbers_;  // of partial masks
   std::unordered_map<uint32_t, std::vector<GssNode>>
       open_nodes_;  // by list of nodes of the trie: the nodes of branches that are not closed
   std::unordered_map<GssNode, Summaries::Tops> tops_by_node_;  // of nodes that were reached

@@ -47,7 +47,7 @@ Masks::Next Masks::computed_after(GssNode node, uint8_t byte, engine::Budget& bu
   size_t num_classes = network_.num_byte_classes();
   after_.resize(stacks_.num_nodes() * num_classes);
   uint8_t unknowns = 0;
-  static_assert(kMaxUnknownsOfPiece <= 8 * sizeof unknowns);
+  static_assert(kMaxUnknownsOfMask <= 8 * sizeof unknowns);
   for (const StackTop* unknown = stacks_.unknowns_begin(next); unknown < stacks_.unknowns_end(next); ++unknown) {
     unknowns = uint8_t(unknowns | 1u << (unknown->state - kUnknownContext));
   }
@@ -57,7 +57,7 @@ Masks::Next Masks::computed_after(GssNode node, uint8_t byte, engine::Budget& bu
 
 // True if a word may end after any letter, directly or after a space: one letter leads to a
 // state that the next letter leads back to, and that has an unknown context. Most tokens
-// are words, so most of them would be exits.
+// are words, so most of them would be continuations.
 bool Masks::is_open_ended(GssNode start, engine::Budget& budget) {
   uint32_t known = is_open_ended_.find(start, 0);
   if (known != PairTable::kMissing) return known == 1;
@@ -94,7 +94,7 @@ class Masks::UpperPart {
   std::optional<GssNode> unknown_for(GssNode node) {
     auto found = std::find(belows.begin(), belows.end(), node);
     if (found == belows.end()) {
-      if (belows.size() == kMaxUnknownsOfPiece) return std::nullopt;
+      if (belows.size() == kMaxUnknownsOfMask) return std::nullopt;
       found = belows.insert(found, node);
     }
     return to_.unknown(uint32_t(found - belows.begin()));
@@ -106,10 +106,10 @@ class Masks::UpperPart {
   uint32_t num_nodes_ = 0;
 };
 
-// A piece with an exit in most of its tokens is of no use, since another piece must
-// continue from all of these. So an open-ended start also takes in the rules that it
-// returns to, one level after the other, until most words stay inside; two or three levels
-// mostly suffice.
+// A partial mask with a continuation in most of its tokens is of no use, since another
+// partial mask must continue from all of these. So an open-ended start also takes in the
+// rules that it returns to, one level after the other, until most words stay inside; two or
+// three levels mostly suffice.
 Masks::Start Masks::start_of(const StackTop& top, bool is_closed, Stacks& stacks, engine::Budget& budget) {
   Start start = {stacks_.above_unknown(top.state, is_closed, budget), {top.below}};
   if (!is_open_ended(start.node, budget)) return start;
@@ -143,39 +143,39 @@ void Masks::TokenSet::add_to(uint32_t* mask) const {
   for (size_t i = 0; i < row.size(); ++i) mask[i] |= row[i];
 }
 
-size_t Masks::Part::memory_bytes() const {
+size_t Masks::Fragment::memory_bytes() const {
   size_t bytes = tokens.memory_bytes();
-  for (const auto& [label, nodes] : exits) bytes += nodes.size() * sizeof(uint32_t);
+  for (const auto& [label, nodes] : continuations) bytes += nodes.size() * sizeof(uint32_t);
   for (const auto& [lexer_state, listed] : guarded) bytes += listed.size() * sizeof(uint32_t);
   return bytes;
 }
 
 void Masks::add_bytes(size_t bytes) {
-  piece_bytes_ += bytes;
-  is_full_ = is_full_ || piece_bytes_ > kMaxPieceBytes;
+  mask_bytes_ += bytes;
+  is_full_ = is_full_ || mask_bytes_ > kMaxMaskBytes;
 }
 
-uint32_t Masks::add_piece(Piece piece) {
-  add_bytes(piece.tokens.memory_bytes());
-  pieces_.push_back(std::move(piece));
-  return uint32_t(pieces_.size() - 1);
+uint32_t Masks::add_partial_mask(PartialMask partial) {
+  add_bytes(partial.tokens.memory_bytes());
+  partial_masks_.push_back(std::move(partial));
+  return uint32_t(partial_masks_.size() - 1);
 }
 
-// Returns the number of a piece, which is walked on first use. `start`: a state of the
-// lexer, a node of stacks_, a language from kEmbedded on, or, with kTokenIds, a state that
-// matches tokens by their ids.
-uint32_t Masks::piece_of(uint32_t trie_nodes, uint32_t start, Reader& reader, engine::Budget& budget) {
-  uint32_t known = piece_numbers_.find(trie_nodes, start);
+// Returns the number of a partial mask, which is walked on first use. `start`: a state of
+// the lexer, a node of stacks_, a language from kEmbedded on, or, with kTokenIds, a state
+// that matches tokens by their ids.
+uint32_t Masks::partial_mask_of(uint32_t trie_nodes, uint32_t start, Reader& reader, engine::Budget& budget) {
+  uint32_t known = partial_mask_numbers_.find(trie_nodes, start);
   if (known != PairTable::kMissing) return known;
-  Piece piece = Walk(*this, reader, budget).walk(trie_nodes, start);
+  PartialMask partial = Walk(*this, reader, budget).walk(trie_nodes, start);
   bool is_node = !network_.has_lexer() && start < kEmbedded && trie_nodes != kTokenIds;
   if (is_node) {
     for (const StackTop* unknown = stacks_.unknowns_begin(start); unknown < stacks_.unknowns_end(start); ++unknown) {
-      piece.exits.push_back({unknown->state - kUnknownContext, trie_nodes});
+      partial.continuations.push_back({unknown->state - kUnknownContext, trie_nodes});
     }
   }
-  uint32_t number = add_piece(std::move(piece));
-  piece_numbers_.add(trie_nodes, start, number);
+  uint32_t number = add_partial_mask(std::move(partial));
+  partial_mask_numbers_.add(trie_nodes, start, number);
   return number;
 }
 
@@ -187,24 +187,24 @@ Masks::Branch Masks::branch_after(const std::vector<uint32_t>& trie_nodes, GssNo
   return {list, config.node, config.lexer_state, true};
 }
 
-std::optional<std::vector<uint32_t>> Masks::pieces_of(Reader& reader, const std::vector<Branch>& branches,
-                                                      const HasEnd& has_end, engine::Budget& budget) {
+std::optional<std::vector<uint32_t>> Masks::partial_masks_of(Reader& reader, const std::vector<Branch>& branches,
+                                                             const HasEnd& has_end, engine::Budget& budget) {
   if (is_full_) return std::nullopt;
   // An ambiguous text may have any number of different tops, so summaries start anew once
   // they are large.
   if (summaries_ != nullptr && summaries_->memory_bytes() > kMaxSummaryBytes) {
     summaries_ = std::make_unique<Summaries>(*this, network_, lexer_);
   }
-  return PieceSearch(*this, reader, has_end, budget).pieces(branches);
+  return MaskSearch(*this, reader, has_end, budget).partial_masks(branches);
 }
 
-void Masks::add_tokens(const std::vector<uint32_t>& pieces, uint32_t* row) const {
-  for (uint32_t number : pieces) piece(number).tokens.add_to(row);
+void Masks::add_tokens(const std::vector<uint32_t>& partial_masks, uint32_t* row) const {
+  for (uint32_t number : partial_masks) partial_mask(number).tokens.add_to(row);
 }
 
 const engine::Mask* Masks::mask(Reader& reader, const LexerConfiguration& config, const HasEnd& has_end,
                                 engine::Budget& budget) {
-  std::optional<std::vector<uint32_t>> numbers = pieces_of(reader, {at(config)}, has_end, budget);
+  std::optional<std::vector<uint32_t>> numbers = partial_masks_of(reader, {at(config)}, has_end, budget);
   if (!numbers) return nullptr;
   std::string key(reinterpret_cast<const char*>(numbers->data()), numbers->size() * sizeof(uint32_t));
   auto [found, is_new] = masks_.try_emplace(std::move(key), nullptr);
@@ -220,9 +220,10 @@ const engine::Mask* Masks::mask(Reader& reader, const LexerConfiguration& config
 
 size_t Masks::memory_bytes() const {
   size_t bytes = store_.memory_bytes() + stacks_.memory_bytes() + trie_nodes_.memory_bytes() +
-                 after_.capacity() * sizeof(Next) + piece_numbers_.memory_bytes() + part_numbers_.memory_bytes() +
-                 is_open_ended_.memory_bytes() + loops_.memory_bytes() + branches_.memory_bytes() +
-                 pieces_.size() * sizeof(Piece) + parts_.size() * sizeof(Part) + piece_bytes_ + is_start_.capacity();
+                 after_.capacity() * sizeof(Next) + partial_mask_numbers_.memory_bytes() +
+                 fragment_numbers_.memory_bytes() + is_open_ended_.memory_bytes() + loops_.memory_bytes() +
+                 branches_.memory_bytes() + partial_masks_.size() * sizeof(PartialMask) +
+                 fragments_.size() * sizeof(Fragment) + mask_bytes_ + is_start_.capacity();
   if (summaries_ != nullptr) bytes += summaries_->memory_bytes();
   return bytes + masks_.size() * kBytesPerKey;
 }

@@ -20,17 +20,19 @@
 
 namespace structout::context_free {
 
-// A mask is the union of pieces. A piece describes the tokens below some nodes of the
-// vocabulary's trie, read from one state of a rule (or of the lexer), whatever lies below
-// it on the stack: the tokens that end there, and its exits, which are the nodes in front
-// of which other tokens leave the rule (or the lexeme). After an exit the tokens continue
-// as another piece, from the states that the rule returns to. For example, the token `"]`
-// leaves the rule of a JSON value in front of `]`, and a piece of the array continues.
+// A mask is the union of partial masks. A partial mask is context-independent: it describes
+// the tokens below some nodes of the vocabulary's trie, read from one state of a rule (or
+// of the lexer), whatever lies below that on the stack. It has the tokens that end there,
+// and continuations: the nodes in front of which other tokens leave the rule (or the
+// lexeme). What follows a continuation depends on the context. It is another partial mask,
+// from the states that the rule returns to. For example, the token `"]` leaves the rule of
+// a JSON value in front of `]`, and a partial mask of the array continues.
 //
-// So a piece is walked once, however deep the stack is, and configurations with the same
-// pieces share a mask. A configuration with known pieces costs a search over their exits; a
-// new piece costs a walk over a part of the trie. Further kinds of pieces are the tokens
-// from the begin of an embedded text, and the tokens that a state matches by their ids.
+// So a partial mask is walked once, however deep the stack is, and configurations with the
+// same partial masks share a mask. A configuration with known partial masks costs a search
+// over their continuations; a new partial mask costs a walk over some subtrees of the trie.
+// Further kinds of partial masks are the tokens from the begin of an embedded text, and the
+// tokens that a state matches by their ids.
 class Masks {
  public:
   using Branch = context_free::Branch;
@@ -43,7 +45,7 @@ class Masks {
         std::shared_ptr<const engine::VocabularyTrie> vocabulary);
   ~Masks();
 
-  // Returns the mask of a configuration, which must not be dead. Null if pieces_of()
+  // Returns the mask of a configuration, which must not be dead. Null if partial_masks_of()
   // returns nothing, or if there is no room for the mask.
   const engine::Mask* mask(Reader& reader, const LexerConfiguration& config, const HasEnd& has_end,
                            engine::Budget& budget);
@@ -53,16 +55,16 @@ class Masks {
   Branch at(const LexerConfiguration& config) const { return {whole_trie_, config.node, config.lexer_state, true}; }
   Branch branch_after(const std::vector<uint32_t>& trie_nodes, GssNode below, Reader& reader, engine::Budget& budget);
 
-  // Returns the pieces that have tokens, by increasing numbers. Returns nothing if there is
-  // no room for more pieces, or if it is not sure that the text can be finished after each
-  // token matched by its id.
-  std::optional<std::vector<uint32_t>> pieces_of(Reader& reader, const std::vector<Branch>& branches,
-                                                 const HasEnd& has_end, engine::Budget& budget);
-  void add_tokens(const std::vector<uint32_t>& pieces, uint32_t* row) const;
+  // Returns the partial masks that have tokens, by increasing numbers. Returns nothing if
+  // there is no room for more partial masks, or if it is not sure that the text can be
+  // finished after each token matched by its id.
+  std::optional<std::vector<uint32_t>> partial_masks_of(Reader& reader, const std::vector<Branch>& branches,
+                                                        const HasEnd& has_end, engine::Budget& budget);
+  void add_tokens(const std::vector<uint32_t>& partial_masks, uint32_t* row) const;
 
   // Adds the tokens of a configuration by a walk over the whole trie that reads each byte
-  // from full configurations, without pieces. `is_allowed(config)` decides at the end of
-  // each token.
+  // from full configurations, without partial masks. `is_allowed(config)` decides at the
+  // end of each token.
   template <typename IsAllowed>
   void add_by_walk(Reader& reader, const Configuration& config, engine::Budget& budget, IsAllowed is_allowed,
                    uint32_t* row) const;
@@ -75,12 +77,12 @@ class Masks {
 
   engine::MaskStore& store() { return store_; }
   uint32_t num_masks() const { return store_.size(); }  // different ones
-  uint32_t num_pieces() const { return uint32_t(pieces_.size()); }
+  uint32_t num_partial_masks() const { return uint32_t(partial_masks_.size()); }
   uint64_t num_trie_steps() const { return num_trie_steps_; }
   size_t memory_bytes() const;
 
  private:
-  struct Exit {
+  struct Continuation {
     uint32_t label;       // the accepted terminals; without a lexer, an unknown context; 0 of embedded texts
     uint32_t trie_nodes;  // a list of trie_nodes_
   };
@@ -88,7 +90,7 @@ class Masks {
   // finished. They are allowed if HasEnd is true for it and the present stacks.
   struct Guarded {
     uint32_t lexer_state;
-    uint32_t piece;  // the number of the piece of these tokens
+    uint32_t partial;  // the number of the partial mask of these tokens
   };
   struct TokenSet {
     std::vector<uint32_t> listed;  // if they are few
@@ -97,43 +99,43 @@ class Masks {
     void add_to(uint32_t* mask) const;
     size_t memory_bytes() const { return (listed.size() + row.size()) * sizeof(uint32_t); }
   };
-  struct Piece {
+  struct PartialMask {
     TokenSet tokens;
-    std::vector<Exit> exits;
+    std::vector<Continuation> continuations;
     std::vector<Guarded> guarded;
   };
-  // The part of a piece below one node of the trie. Parts of large subtrees are cached,
+  // A subtree fragment: a partial mask below one node of the trie. Large ones are cached,
   // since other walks come to the same node in the same state.
-  struct Part {
+  struct Fragment {
     using Lists = std::vector<std::pair<uint32_t, std::vector<uint32_t>>>;
     TokenSet tokens;
-    Lists exits;    // nodes of the trie, by label
-    Lists guarded;  // tokens, by the state of the lexer
+    Lists continuations;  // nodes of the trie, by label
+    Lists guarded;        // tokens, by the state of the lexer
     size_t memory_bytes() const;
   };
   class Walk;
-  class PieceSearch;
+  class MaskSearch;
   class Summaries;
-  static constexpr size_t kMaxPieceBytes = 24 << 20, kMaxSummaryBytes = 12 << 20;
-  static constexpr uint32_t kMaxReturns = 8, kMaxReturnNodes = 64;  // that a piece looks through
-  static constexpr uint32_t kMaxUnknownsOfPiece = 8;
+  static constexpr size_t kMaxMaskBytes = 24 << 20, kMaxSummaryBytes = 12 << 20;
+  static constexpr uint32_t kMaxReturns = 8, kMaxReturnNodes = 64;  // that a partial mask looks through
+  static constexpr uint32_t kMaxUnknownsOfMask = 8;
 
-  // Special arguments of piece_of(). kEmbedded plus a language as the start: the begin of
-  // an embedded text. kTokenIds instead of nodes of the trie: the tokens that a state
-  // matches by their ids.
+  // Special arguments of partial_mask_of(). kEmbedded plus a language as the start: the
+  // begin of an embedded text. kTokenIds instead of nodes of the trie: the tokens that a
+  // state matches by their ids.
   static constexpr uint32_t kEmbedded = 1u << 31, kTokenIds = kNone - 1;
 
-  const Piece& piece(uint32_t number) const { return pieces_[number]; }
+  const PartialMask& partial_mask(uint32_t number) const { return partial_masks_[number]; }
   void add_bytes(size_t bytes);
-  uint32_t add_piece(Piece piece);
-  uint32_t piece_of(uint32_t trie_nodes, uint32_t start, Reader& reader, engine::Budget& budget);
+  uint32_t add_partial_mask(PartialMask partial);
+  uint32_t partial_mask_of(uint32_t trie_nodes, uint32_t start, Reader& reader, engine::Budget& budget);
 
   // Returns the number of a list of nodes of the trie, in the form of trie_nodes_. The
   // argument has the nodes whose children's bytes come next.
   uint32_t list_of(std::vector<uint32_t> trie_nodes);
 
-  // The start of the walk of a piece, without a lexer: the state of a stack top above
-  // unknown contexts, and for each unknown context the real node.
+  // The start of the walk of a partial mask, without a lexer: the state of a stack top
+  // above unknown contexts, and for each unknown context the real node.
   struct Start {
     GssNode node;
     std::vector<GssNode> belows;
@@ -167,17 +169,17 @@ class Masks {
   // Lists of nodes of the trie: with a lexer, those whose byte comes next; without, those
   // whose children's bytes come next.
   ListNumbers<uint32_t> trie_nodes_;
-  uint32_t whole_trie_;      // the list in front of all tokens
-  PairTable piece_numbers_;  // by list of trie nodes and start
-  std::deque<Piece> pieces_;
-  PairTable part_numbers_;  // by node of the trie and state after its byte
-  std::deque<Part> parts_;
-  std::unordered_map<std::string, const engine::Mask*> masks_;  // by the numbers of their pieces
+  uint32_t whole_trie_;             // the list in front of all tokens
+  PairTable partial_mask_numbers_;  // by list of trie nodes and start
+  std::deque<PartialMask> partial_masks_;
+  PairTable fragment_numbers_;  // by node of the trie and state after its byte
+  std::deque<Fragment> fragments_;
+  std::unordered_map<std::string, const engine::Mask*> masks_;  // by the numbers of their partial masks
   engine::MaskStore store_;
   std::unique_ptr<Summaries> summaries_;  // null if they are of no use
   BranchSet branches_;                    // of the present search
-  size_t piece_bytes_ = 0;                // of parts, too
-  bool is_full_ = false;                  // true if there is no room for more pieces or masks
+  size_t mask_bytes_ = 0;                 // of fragments, too
+  bool is_full_ = false;                  // true if there is no room for more masks, partial ones included
   Loops loops_;                           // of states of the lexer, or of nodes of stacks_
   std::vector<uint32_t> row_;
   std::vector<uint8_t> is_start_;  // by node of the trie: 1 if a walk that is not over starts there

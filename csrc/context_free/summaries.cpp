@@ -44,53 +44,56 @@ const Masks::Summaries::Summary& Masks::Summaries::of(uint32_t trie_nodes, GssNo
   summaries_.push_back(computed(trie_nodes, tops, lexer_state, budget));
   const Summary& summary = summaries_.back();
   numbers_.add(trie_nodes, start, uint32_t(summaries_.size() - 1));
-  summary_bytes_ += summary.pieces.size() * sizeof(uint32_t) + summary.endings.size() * sizeof(Ending) +
-                    summary.exits.size() * sizeof(Exit);
+  summary_bytes_ += summary.partial_masks.size() * sizeof(uint32_t) + summary.endings.size() * sizeof(Ending) +
+                    summary.continuations.size() * sizeof(Continuation);
   return summary;
 }
 
-// Joins the piece at the start and the summaries after its exits. These are summaries of
-// their own tops, since the lexemes after a nested text are a part of many summaries. The
-// recursion ends, as exits lead down the trie.
+// Joins the partial mask at the start and the summaries after its continuations. These are
+// summaries of their own tops, since the lexemes after a nested text are a part of many
+// summaries. The recursion ends, as continuations lead down the trie.
 Masks::Summaries::Summary Masks::Summaries::computed(uint32_t trie_nodes, GssNode tops, uint32_t lexer_state,
                                                      engine::Budget& budget) {
   Summary summary;
-  uint32_t number = masks_.piece_of(trie_nodes, lexer_state, reader_, budget);
-  const Piece& piece = masks_.piece(number);
-  if (!piece.tokens.is_empty()) summary.pieces.push_back(number);
-  for (const Guarded& guarded : piece.guarded) summary.endings.push_back({tops, guarded.lexer_state, guarded.piece});
-  std::vector<Exit> pending;
+  uint32_t number = masks_.partial_mask_of(trie_nodes, lexer_state, reader_, budget);
+  const PartialMask& partial = masks_.partial_mask(number);
+  if (!partial.tokens.is_empty()) summary.partial_masks.push_back(number);
+  for (const Guarded& guarded : partial.guarded)
+    summary.endings.push_back({tops, guarded.lexer_state, guarded.partial});
+  std::vector<Continuation> pending;
   std::set<std::tuple<uint32_t, GssNode, bool>> seen;
-  auto continue_at = [&](const Exit& exit) {
-    if (exit.node == Stacks::kDead || !seen.insert({exit.trie_nodes, exit.node, exit.may_ignore}).second) return;
-    (reader_.stacks().has_unknown(exit.node) ? summary.exits : pending).push_back(exit);
+  auto continue_at = [&](const Continuation& continuation) {
+    if (continuation.node == Stacks::kDead ||
+        !seen.insert({continuation.trie_nodes, continuation.node, continuation.may_ignore}).second)
+      return;
+    (reader_.stacks().has_unknown(continuation.node) ? summary.continuations : pending).push_back(continuation);
   };
-  for (const Masks::Exit& exit : piece.exits) {
-    continue_at(
-        {exit.trie_nodes, reader_.after_lexeme(tops, exit.label, budget), reader_.may_ignore_after(exit.label)});
+  for (const Masks::Continuation& continuation : partial.continuations) {
+    continue_at({continuation.trie_nodes, reader_.after_lexeme(tops, continuation.label, budget),
+                 reader_.may_ignore_after(continuation.label)});
   }
   std::unordered_map<GssNode, Tops> by_node;
   while (!pending.empty()) {
-    Exit begin = pending.back();
+    Continuation begin = pending.back();
     pending.pop_back();
     budget.spend(1);
     uint32_t start = reader_.lexer_start(begin.node, begin.may_ignore);
     if (start == Lexer::kStuck) continue;
     Tops& inner = by_node.try_emplace(begin.node, *this, reader_.stacks(), begin.node, budget).first->second;
     if (inner.node() == Stacks::kDead) {
-      summary.exits.push_back(begin);
+      summary.continuations.push_back(begin);
       continue;
     }
     const Summary& rest = of(begin.trie_nodes, inner.node(), start, budget);
-    summary.pieces.insert(summary.pieces.end(), rest.pieces.begin(), rest.pieces.end());
+    summary.partial_masks.insert(summary.partial_masks.end(), rest.partial_masks.begin(), rest.partial_masks.end());
     for (const Ending& ending : rest.endings) {
-      summary.endings.push_back({inner.filled(ending.node, false, budget), ending.lexer_state, ending.piece});
+      summary.endings.push_back({inner.filled(ending.node, false, budget), ending.lexer_state, ending.partial});
     }
-    for (const Exit& exit : rest.exits) {
-      continue_at({exit.trie_nodes, inner.filled(exit.node, false, budget), exit.may_ignore});
+    for (const Continuation& continuation : rest.continuations) {
+      continue_at({continuation.trie_nodes, inner.filled(continuation.node, false, budget), continuation.may_ignore});
     }
   }
-  engine::make_set(summary.pieces);
+  engine::make_set(summary.partial_masks);
   return summary;
 }
 

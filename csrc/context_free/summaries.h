@@ -1,4 +1,5 @@
-// Summaries: the pieces that tokens reach from the states on top of the stacks alone.
+// Summaries: the partial masks that tokens reach from the states on top of the stacks
+// alone.
 #pragma once
 
 #include <cstdint>
@@ -11,30 +12,31 @@
 
 namespace structout::context_free {
 
-// With a lexer a piece belongs to a state of the lexer, and the lexemes after its exits
-// depend on the stacks; mostly on the states on top alone, since tokens seldom leave many
-// rules. So nodes with the same states on top share one search for pieces, whose result is
-// a summary. For this search each state stands above an unknown context instead of its node
-// below. A summary has an exit wherever lexemes lead to an unknown context; from there
-// PieceSearch continues with the real stacks. For example, the same summary serves after an
-// item of a JSON array, however deep the array is nested.
+// With a lexer a partial mask belongs to a state of the lexer, and the lexemes after its
+// continuations depend on the stacks; mostly on the states on top alone, since tokens
+// seldom leave many rules. So nodes with the same states on top share one search for
+// partial masks, whose result is a summary. For this search each state stands above an
+// unknown context instead of its node below. A summary has a continuation wherever lexemes
+// lead to an unknown context; from there MaskSearch continues with the real stacks. For
+// example, the same summary serves after an item of a JSON array, however deep the array is
+// nested.
 //
 // Used only for networks that read nothing but terminals: see is_of_use().
 class Masks::Summaries {
  public:
   struct Ending {  // tokens that are allowed only if the text can be finished after them
     GssNode node;
-    uint32_t lexer_state, piece;
+    uint32_t lexer_state, partial;
   };
-  struct Exit {
+  struct Continuation {
     uint32_t trie_nodes;
     GssNode node;  // with an unknown context, or a node whose top needs too many of them
     bool may_ignore;
   };
   struct Summary {
-    std::vector<uint32_t> pieces;  // with tokens, by increasing numbers
+    std::vector<uint32_t> partial_masks;  // with tokens, by increasing numbers
     std::vector<Ending> endings;
-    std::vector<Exit> exits;
+    std::vector<Continuation> continuations;
   };
 
   // The states on top of a node, each above an unknown context. Equal nodes below share

@@ -10,7 +10,7 @@ namespace structout::context_free {
 
 using engine::VocabularyTrie;
 
-Masks::Piece Masks::Walk::walk(uint32_t trie_nodes, uint32_t start) {
+Masks::PartialMask Masks::Walk::walk(uint32_t trie_nodes, uint32_t start) {
   if (trie_nodes == kTokenIds) {
     add_token_ids(start);
   } else if (start >= kEmbedded) {
@@ -20,48 +20,49 @@ Masks::Piece Masks::Walk::walk(uint32_t trie_nodes, uint32_t start) {
   } else {
     walk_all_rules(trie_nodes, start);
   }
-  Piece piece;
-  piece.tokens = token_set();
-  for (auto& [label, list] : exits_) piece.exits.push_back({label, masks_.trie_nodes_.number_of(list)});
+  PartialMask partial;
+  partial.tokens = token_set();
+  for (auto& [label, list] : continuations_)
+    partial.continuations.push_back({label, masks_.trie_nodes_.number_of(list)});
   for (auto& [lexer_state, tokens] : guarded_) {
-    Piece of_state;
+    PartialMask of_state;
     of_state.tokens = set_of(tokens);
-    piece.guarded.push_back({lexer_state, masks_.add_piece(std::move(of_state))});
+    partial.guarded.push_back({lexer_state, masks_.add_partial_mask(std::move(of_state))});
   }
-  return piece;
+  return partial;
 }
 
-Masks::Part Masks::Walk::walk_below(uint32_t node, uint32_t state) {
+Masks::Fragment Masks::Walk::walk_below(uint32_t node, uint32_t state) {
   if (masks_.network_.has_lexer()) {
     states_[vocabulary_.nodes()[node].depth + 1] = state;
     vocabulary_.visit_below(
         node, [&](uint32_t child, uint8_t byte, uint32_t depth) { return read_lexeme(child, byte, depth); });
   } else {
     walk_rules({node}, state);
-    list_exits();
+    list_continuations();
   }
-  return {token_set(), {exits_.begin(), exits_.end()}, {guarded_.begin(), guarded_.end()}};
+  return {token_set(), {continuations_.begin(), continuations_.end()}, {guarded_.begin(), guarded_.end()}};
 }
 
-bool Masks::Walk::add_part(uint32_t node, uint32_t state) {
-  if (vocabulary_.nodes()[node].end - node < kMinNodesOfPart) return false;
+bool Masks::Walk::add_fragment(uint32_t node, uint32_t state) {
+  if (vocabulary_.nodes()[node].end - node < kMinNodesOfFragment) return false;
   if (!masks_.network_.has_lexer() && !masks_.network_.embedded().empty()) return false;
-  uint32_t number = masks_.part_numbers_.find(node, state);
+  uint32_t number = masks_.fragment_numbers_.find(node, state);
   if (number == PairTable::kMissing) {
-    Part walked = Walk(masks_, reader_, budget_).walk_below(node, state);
-    number = uint32_t(masks_.parts_.size());
+    Fragment walked = Walk(masks_, reader_, budget_).walk_below(node, state);
+    number = uint32_t(masks_.fragments_.size());
     masks_.add_bytes(walked.memory_bytes());
-    masks_.parts_.push_back(std::move(walked));
-    masks_.part_numbers_.add(node, state, number);
+    masks_.fragments_.push_back(std::move(walked));
+    masks_.fragment_numbers_.add(node, state, number);
   }
-  const Part& part = masks_.parts_[number];
-  tokens_.insert(tokens_.end(), part.tokens.listed.begin(), part.tokens.listed.end());
-  add_row(part.tokens.row);
-  for (const auto& [label, nodes] : part.exits) {
-    std::vector<uint32_t>& exits = masks_.network_.has_lexer() ? exits_[label] : ends_[label];
-    exits.insert(exits.end(), nodes.begin(), nodes.end());
+  const Fragment& fragment = masks_.fragments_[number];
+  tokens_.insert(tokens_.end(), fragment.tokens.listed.begin(), fragment.tokens.listed.end());
+  add_row(fragment.tokens.row);
+  for (const auto& [label, nodes] : fragment.continuations) {
+    std::vector<uint32_t>& continuations = masks_.network_.has_lexer() ? continuations_[label] : ends_[label];
+    continuations.insert(continuations.end(), nodes.begin(), nodes.end());
   }
-  for (const auto& [lexer_state, tokens] : part.guarded) {
+  for (const auto& [lexer_state, tokens] : fragment.guarded) {
     guarded_[lexer_state].insert(guarded_[lexer_state].end(), tokens.begin(), tokens.end());
   }
   return true;
@@ -205,7 +206,7 @@ void Masks::Walk::walk_embedded(const std::vector<uint32_t>& nodes, uint32_t lan
     }
     vocabulary_.visit_below(node, read);
   }
-  if (!ends.empty()) exits_[0] = masks_.trie_nodes_.list(masks_.list_of(std::move(ends)));
+  if (!ends.empty()) continuations_[0] = masks_.trie_nodes_.list(masks_.list_of(std::move(ends)));
 }
 
 void Masks::Walk::walk_lexemes(const std::vector<uint32_t>& nodes, uint32_t start) {
@@ -223,14 +224,14 @@ bool Masks::Walk::read_lexeme(uint32_t node, uint8_t byte, uint32_t depth) {
   uint32_t before = states_[depth], next = masks_.lexer_.after(before, byte, budget_);
   if (next == Lexer::kStuck) {
     uint32_t accepted = masks_.lexer_.accepted(before);
-    if (accepted != 0) exits_[accepted].push_back(node);
+    if (accepted != 0) continuations_[accepted].push_back(node);
     return false;
   }
   states_[depth + 1] = next;
   if (vocabulary_.first_token(node) < vocabulary_.nodes()[node].tokens_end) {
     add_tokens(node, masks_.completability_.is_completable(next, budget_) ? tokens_ : guarded_[next]);
   }
-  return !add_loop(node, next) && !add_part(node, next);
+  return !add_loop(node, next) && !add_fragment(node, next);
 }
 
 void Masks::Walk::walk_all_rules(uint32_t trie_nodes, GssNode start) {
@@ -245,36 +246,36 @@ void Masks::Walk::walk_all_rules(uint32_t trie_nodes, GssNode start) {
     walk_rules(nodes, node);
     for (auto& [text, begins] : std::exchange(embedded_, {})) {
       auto [language, below] = text;
-      const Piece& piece =
-          masks_.piece(masks_.piece_of(masks_.list_of(begins), kEmbedded + language, reader_, budget_));
-      add_all_tokens(piece);
+      const PartialMask& partial =
+          masks_.partial_mask(masks_.partial_mask_of(masks_.list_of(begins), kEmbedded + language, reader_, budget_));
+      add_all_tokens(partial);
       GssNode next = masks_.stacks_.returned(below, budget_);
-      for (const Exit& exit : piece.exits) {
+      for (const Continuation& continuation : partial.continuations) {
         for (const StackTop* unknown = masks_.stacks_.unknowns_begin(next); unknown < masks_.stacks_.unknowns_end(next);
              ++unknown) {
-          std::vector<uint32_t> ends = masks_.trie_nodes_.list(exit.trie_nodes);
+          std::vector<uint32_t> ends = masks_.trie_nodes_.list(continuation.trie_nodes);
           ends_[unknown->state - kUnknownContext].insert(ends_[unknown->state - kUnknownContext].end(), ends.begin(),
                                                          ends.end());
         }
-        bool continues = masks_.stacks_.reads_symbols(next) && seen.insert({exit.trie_nodes, next}).second;
-        if (continues) pending.emplace_back(exit.trie_nodes, next);
+        bool continues = masks_.stacks_.reads_symbols(next) && seen.insert({continuation.trie_nodes, next}).second;
+        if (continues) pending.emplace_back(continuation.trie_nodes, next);
       }
     }
   }
-  list_exits();
+  list_continuations();
 }
 
-void Masks::Walk::list_exits() {
+void Masks::Walk::list_continuations() {
   for (uint32_t unknown = 0; unknown < ends_.size(); ++unknown) {
     if (ends_[unknown].empty()) continue;
     engine::make_set(ends_[unknown]);
-    exits_[unknown] = std::move(ends_[unknown]);
+    continuations_[unknown] = std::move(ends_[unknown]);
   }
 }
 
-void Masks::Walk::add_all_tokens(const Piece& piece) {
-  tokens_.insert(tokens_.end(), piece.tokens.listed.begin(), piece.tokens.listed.end());
-  add_row(piece.tokens.row);
+void Masks::Walk::add_all_tokens(const PartialMask& partial) {
+  tokens_.insert(tokens_.end(), partial.tokens.listed.begin(), partial.tokens.listed.end());
+  add_row(partial.tokens.row);
 }
 
 void Masks::Walk::begin_embedded(GssNode node, const std::vector<uint32_t>& trie_nodes) {
@@ -323,10 +324,10 @@ void Masks::Walk::walk_rules(const std::vector<uint32_t>& nodes, GssNode start) 
         states_[read.depth + 1] = next.node;
         // A start below this child has its own walk then.
         if (next.reads_symbols && add_loop(child, next.node)) next.reads_symbols = false;
-        if (next.reads_symbols && read.end - child >= kMinNodesOfPart) {
+        if (next.reads_symbols && read.end - child >= kMinNodesOfFragment) {
           bool has_starts = nodes.size() > 1 && std::upper_bound(nodes.begin(), nodes.end(), child) !=
                                                     std::lower_bound(nodes.begin(), nodes.end(), read.end);
-          if (!has_starts && add_part(child, next.node)) next.reads_symbols = false;
+          if (!has_starts && add_fragment(child, next.node)) next.reads_symbols = false;
         }
       }
       child = next.reads_symbols ? child + 1 : read.end;

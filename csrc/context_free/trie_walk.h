@@ -1,4 +1,4 @@
-// Walks over the vocabulary's trie, for pieces of masks.
+// Walks over the vocabulary's trie, for partial masks.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace structout::context_free {
 
-// Computes a piece by walks over the trie from one start.
+// Computes a partial mask by walks over the trie from one start.
 class Masks::Walk {
  public:
   Walk(Masks& masks, Reader& reader, engine::Budget& budget)
@@ -19,20 +19,20 @@ class Masks::Walk {
     states_.resize(vocabulary_.max_depth() + 2);
   }
 
-  Piece walk(uint32_t trie_nodes, uint32_t start);
+  PartialMask walk(uint32_t trie_nodes, uint32_t start);
 
  private:
-  // Computes the part below one node.
-  Part walk_below(uint32_t node, uint32_t state);
+  // Computes the fragment below one node.
+  Fragment walk_below(uint32_t node, uint32_t state);
 
-  // Adds the part below a node, if that has at least kMinNodesOfPart nodes. Parts are
-  // cached, since other walks come to the same node in the same state. Returns false if it
-  // adds nothing.
-  bool add_part(uint32_t node, uint32_t state);
+  // Adds the fragment below a node, if that has at least kMinNodesOfFragment nodes.
+  // Fragments are cached, since other walks come to the same node in the same state.
+  // Returns false if it adds nothing.
+  bool add_fragment(uint32_t node, uint32_t state);
   void add_row(const std::vector<uint32_t>& row);
 
   static constexpr uint32_t kTrieStepsPerUnit = 8;  // of a budget: a step is short
-  static constexpr uint32_t kMinNodesOfPart = 128;
+  static constexpr uint32_t kMinNodesOfFragment = 128;
   static constexpr uint32_t kWordsPerListedToken = 4;  // setting a bit takes as long as copying some words
 
   void count_step();
@@ -69,9 +69,9 @@ class Masks::Walk {
 
   // Walks the rules, and continues after embedded texts that begin and end inside tokens.
   void walk_all_rules(uint32_t trie_nodes, GssNode start);
-  void add_all_tokens(const Piece& piece);
+  void add_all_tokens(const PartialMask& partial);
   void begin_embedded(GssNode node, const std::vector<uint32_t>& trie_nodes);
-  void list_exits();  // from ends_
+  void list_continuations();  // from ends_
 
   // Walks the rule from each of the nodes. A rule may end at nodes below each other, so the
   // walk below one may pass another. From there it continues with the stacks of both.
@@ -83,12 +83,12 @@ class Masks::Walk {
   engine::Budget& budget_;
   std::vector<uint32_t> states_;  // of the lexer, or nodes, before the byte at each depth
   std::vector<uint32_t> tokens_;
-  std::vector<uint32_t> row_;                                    // of further tokens, if there are any
-  std::array<std::vector<uint32_t>, kMaxUnknownsOfPiece> ends_;  // in front of other bytes, by unknown contexts
+  std::vector<uint32_t> row_;                                   // of further tokens, if there are any
+  std::array<std::vector<uint32_t>, kMaxUnknownsOfMask> ends_;  // in front of other bytes, by unknown contexts
   // The nodes where embedded texts begin, by their languages and the stacks below.
   std::map<std::pair<uint32_t, GssNode>, std::vector<uint32_t>> embedded_;
-  std::map<uint32_t, std::vector<uint32_t>> exits_;    // by label
-  std::map<uint32_t, std::vector<uint32_t>> guarded_;  // tokens by the state of the lexer
+  std::map<uint32_t, std::vector<uint32_t>> continuations_;  // by label
+  std::map<uint32_t, std::vector<uint32_t>> guarded_;        // tokens by the state of the lexer
 };
 
 }  // namespace structout::context_free

@@ -71,7 +71,7 @@ std::optional<engine::EmbeddedView> EmbeddedSchemaCache::known_view(const Embedd
   if (config.has_used()) return std::nullopt;
   State top = cache_->mask_state(config);
   const SchemaCache::Entry* entry = cache_->known_entry(config, top);
-  bool is_known = entry != nullptr && (entry->exits != nullptr || !reaches_bottom(config, top));
+  bool is_known = entry != nullptr && (entry->continuations != nullptr || !reaches_bottom(config, top));
   return is_known ? std::optional(view_of(config, top, *entry)) : std::nullopt;
 }
 
@@ -79,8 +79,9 @@ engine::EmbeddedView EmbeddedSchemaCache::view(const EmbeddedConfiguration& give
   const Configuration& config = json(given);
   State top = cache_->mask_state(config);
   const SchemaCache::Entry* entry = &cache_->entry_of(config, top);
-  bool needs_exits = entry->exits == nullptr && reaches_bottom(config, top);
-  while (needs_exits && !cache_->find_exits(config, top, *entry)) entry = &cache_->entry_of(config, top);
+  bool needs_continuations = entry->continuations == nullptr && reaches_bottom(config, top);
+  while (needs_continuations && !cache_->find_continuations(config, top, *entry))
+    entry = &cache_->entry_of(config, top);
   return view_of(config, top, *entry);
 }
 
@@ -89,28 +90,29 @@ engine::EmbeddedView EmbeddedSchemaCache::view_of(const Configuration& config, S
   engine::EmbeddedView view;
   view.entry = entry.number;
   if (cache_->is_exact(config, entry)) view.mask = entry.mask;
-  if (entry.exits == nullptr || !reaches_bottom(config, top)) return view;
-  const std::shared_ptr<const SchemaCache::Exits>& exits = entry.exits;
-  view.exits = {exits, &exits->lists};
+  if (entry.continuations == nullptr || !reaches_bottom(config, top)) return view;
+  const std::shared_ptr<const SchemaCache::Continuations>& continuations = entry.continuations;
+  view.continuations = {continuations, &continuations->lists};
   std::vector<bool> holds;
-  bool has_conditions = exits->conditions.all.size() > 2;
-  if (has_conditions) holds = cache_->truths(config, exits->conditions);
-  for (size_t i = 0; i < exits->lists.size(); ++i) {
-    if (has_conditions && !holds[exits->of_lists[i]]) continue;
+  bool has_conditions = continuations->conditions.all.size() > 2;
+  if (has_conditions) holds = cache_->truths(config, continuations->conditions);
+  for (size_t i = 0; i < continuations->lists.size(); ++i) {
+    if (has_conditions && !holds[continuations->of_lists[i]]) continue;
     if (i < 64) {
-      view.counting_exits |= uint64_t(1) << i;
+      view.counting_continuations |= uint64_t(1) << i;
     } else {
-      view.own_exits.insert(view.own_exits.end(), exits->lists[i].begin(), exits->lists[i].end());
+      view.own_continuations.insert(view.own_continuations.end(), continuations->lists[i].begin(),
+                                    continuations->lists[i].end());
     }
   }
-  for (uint32_t node : exits->by_reading) {
-    if (is_exit(config, node)) view.own_exits.push_back(node);
+  for (uint32_t node : continuations->by_reading) {
+    if (is_continuation(config, node)) view.own_continuations.push_back(node);
   }
   return view;
 }
 
 // Reads the bytes of a trie node. Returns true if the JSON text may end after them.
-bool EmbeddedSchemaCache::is_exit(const Configuration& config, uint32_t node) const {
+bool EmbeddedSchemaCache::is_continuation(const Configuration& config, uint32_t node) const {
   const engine::VocabularyTrie& vocabulary = *cache_->vocabulary_;
   const uint8_t* bytes = vocabulary.begin(vocabulary.tokens()[vocabulary.first_token(node)]);
   Configuration next = config;

@@ -43,10 +43,10 @@ class EmbeddedSchemaCache final : public engine::EmbeddedCache {
 
  private:
   engine::EmbeddedView view_of(const Configuration& config, State top, const SchemaCache::Entry& entry);
-  bool is_exit(const Configuration& config, uint32_t node) const;
+  bool is_continuation(const Configuration& config, uint32_t node) const;
 
   // True if masks with this top look below the bottom of the stack: a token may
-  // complete the whole JSON text inside, so the view needs exits.
+  // complete the whole JSON text inside, so the view needs continuations.
   bool reaches_bottom(const Configuration& config, State top) const;
 
   const std::shared_ptr<SchemaCache> cache_;

@@ -168,7 +168,7 @@ const SchemaCache::Entry& SchemaCache::computed_entry(const Configuration& confi
   num_frames_[top] = std::max(num_frames_[top], uint32_t(walk.num_looked_at()));
   if (similar) num_frames_[top] = std::max(num_frames_[top], num_frames_[*similar]);
   last_.mask = store_.add(row_.data());
-  last_.exits = nullptr;
+  last_.continuations = nullptr;
   last_.number = engine::EmbeddedView::kNoEntry;
   if (last_.mask == nullptr) return last_;
   last_.number = uint32_t(masks_.size());
@@ -184,31 +184,31 @@ const engine::Mask* SchemaCache::keep(const CachedConfiguration& cached, const e
   return mask;
 }
 
-bool SchemaCache::find_exits(const Configuration& config, State top, const Entry& entry) {
-  auto exits = std::make_shared<Exits>();
+bool SchemaCache::find_continuations(const Configuration& config, State top, const Entry& entry) {
+  auto continuations = std::make_shared<Continuations>();
   std::vector<std::pair<uint32_t, uint32_t>> nodes;
   automaton_->schema().budget().restart();
   TokenWalk walk(*automaton_, config, top);
-  walk.list_exits(*vocabulary_, nodes, exits->conditions);
+  walk.list_continuations(*vocabulary_, nodes, continuations->conditions);
   if (walk.num_looked_at() > num_frames_[top]) {
     num_frames_[top] = uint32_t(walk.num_looked_at());
     return false;
   }
   for (auto [node, condition] : nodes) {
     if (condition == Conditions::kByReading) {
-      exits->by_reading.push_back(node);
+      continuations->by_reading.push_back(node);
       continue;
     }
-    auto same = std::find(exits->of_lists.begin(), exits->of_lists.end(), condition);
-    if (same == exits->of_lists.end()) {
-      exits->of_lists.push_back(condition);
-      exits->lists.emplace_back();
-      same = exits->of_lists.end() - 1;
+    auto same = std::find(continuations->of_lists.begin(), continuations->of_lists.end(), condition);
+    if (same == continuations->of_lists.end()) {
+      continuations->of_lists.push_back(condition);
+      continuations->lists.emplace_back();
+      same = continuations->of_lists.end() - 1;
     }
-    exits->lists[size_t(same - exits->of_lists.begin())].push_back(node);
+    continuations->lists[size_t(same - continuations->of_lists.begin())].push_back(node);
   }
   duplicate_check_bytes_ += nodes.size() * sizeof(uint32_t);
-  entry.exits = std::move(exits);
+  entry.continuations = std::move(continuations);
   return true;
 }
 

@@ -85,7 +85,7 @@ class SchemaCache {
 
   // Nodes of the vocabulary trie at which the whole text may end while tokens continue:
   // another language, in which the text is embedded, may read their rest.
-  struct Exits {
+  struct Continuations {
     Conditions conditions;
     std::vector<uint32_t> of_lists;            // the condition of each list
     std::vector<std::vector<uint32_t>> lists;  // nodes that have one condition
@@ -96,7 +96,7 @@ class SchemaCache {
   struct Entry {
     const engine::Mask* mask = nullptr;  // null if it is not kept
     uint32_t number = engine::EmbeddedView::kNoEntry;
-    mutable std::shared_ptr<const Exits> exits{};  // null until they are needed
+    mutable std::shared_ptr<const Continuations> continuations{};  // null until they are needed
     DuplicateChecks duplicate_checks;
     Conditions conditions;
   };
@@ -112,9 +112,9 @@ class SchemaCache {
     const Entry* known = known_entry(config, top);
     return known != nullptr ? *known : computed_entry(config, top);
   }
-  // Finds the exits of an entry. Returns false if the walk has looked at more of the
-  // stack than cache keys with this top hold; from then on they hold more.
-  bool find_exits(const Configuration& config, State top, const Entry& entry);
+  // Finds the continuations of an entry. Returns false if the walk has looked at more of
+  // the stack than cache keys with this top hold; from then on they hold more.
+  bool find_continuations(const Configuration& config, State top, const Entry& entry);
   // True if the mask of the entry is exact for the configuration: no keys or items to
   // compare with, no token that may repeat itself, and all conditions hold.
   bool is_exact(const Configuration& config, const Entry& entry);

@@ -114,8 +114,8 @@ class TokenWalk {
 
   // Lists the nodes of the trie after which the whole text may end while tokens continue,
   // with their conditions.
-  void list_exits(const engine::VocabularyTrie& vocabulary, std::vector<std::pair<uint32_t, uint32_t>>& exits,
-                  Conditions& conditions) {
+  void list_continuations(const engine::VocabularyTrie& vocabulary,
+                          std::vector<std::pair<uint32_t, uint32_t>>& continuations, Conditions& conditions) {
     DuplicateChecks duplicate_checks;
     start(vocabulary, nullptr, duplicate_checks, conditions);
     const std::vector<engine::VocabularyTrie::Node>& nodes = vocabulary.nodes();
@@ -126,14 +126,14 @@ class TokenWalk {
       bool is_inner = top.below != kBottom || nodes[number].end == number + 1;
       if (is_inner || !(automaton_.is_end(top.state) || automaton_.truth_values_at_end(top.state))) return true;
       bool is_remembered = (top.events & kCompleted) != 0;
-      exits.emplace_back(number, is_remembered ? Conditions::kByReading : top.condition);
+      continuations.emplace_back(number, is_remembered ? Conditions::kByReading : top.condition);
       return true;
     };
     open(0);
     vocabulary.visit_below(engine::VocabularyTrie::kRoot, [&](uint32_t number, uint8_t byte, uint32_t depth) {
       if (automaton_.action(frames_[tops_[depth]].state, byte).kind == Action::kFail) return false;
       const Level& level = levels_[depth];
-      // Inside a string, plain characters lead to no exit.
+      // Inside a string, plain characters lead to no continuation.
       bool is_plain = level.num_plain_bytes > 0 && strings.is_after_plain[number] != 0 &&
                       level.num_plain_bytes > strings.height[number];
       if (is_plain) {

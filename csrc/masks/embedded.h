@@ -36,17 +36,17 @@ struct EmbeddedView {
   const Mask* mask = nullptr;
 
   // A cache key: configurations of the same entry have equal masks and, for equal
-  // followers, equal `exits`. kNoEntry if nothing is cached for the configuration.
+  // followers, equal `continuations`. kNoEntry if nothing is cached for the configuration.
   uint32_t entry = kNoEntry;
 
   // Lists of nodes of the vocabulary's trie after which the text may end inside a
-  // token. List i counts only if bit i of `counting_exits` is set.
-  std::shared_ptr<const std::vector<std::vector<uint32_t>>> exits;
-  uint64_t counting_exits = 0;
+  // token. List i counts only if bit i of `counting_continuations` is set.
+  std::shared_ptr<const std::vector<std::vector<uint32_t>>> continuations;
+  uint64_t counting_continuations = 0;
 
   // More such nodes, which are not part of the entry. They may depend on what the
   // configuration remembers.
-  std::vector<uint32_t> own_exits;
+  std::vector<uint32_t> own_continuations;
 };
 
 // The states and masks that texts of an embedded language share. A cache is not safe
@@ -79,8 +79,8 @@ class EmbeddedCache {
   virtual bool are_equal(const EmbeddedConfiguration& a, const EmbeddedConfiguration& b) = 0;
 
   // The effect of all tokens. Computes it on a miss, at the cost of a mask.
-  // `followers`: the bytes that may follow the text. Exits with no such byte below them
-  // may be missing.
+  // `followers`: the bytes that may follow the text. Continuations with no such byte below
+  // them may be missing.
   virtual EmbeddedView view(const EmbeddedConfiguration& config, const ByteSet& followers) = 0;
 
   // The cached view, or nothing on a miss. Never computes a mask.

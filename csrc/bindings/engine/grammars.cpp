@@ -97,7 +97,8 @@ void define_grammars(py::module_& module) {
                              [](CompiledGrammar& self) { return run(true, [&] { return self.is_empty(); }); })
       .def_property_readonly("num_states", [](CompiledGrammar& self) { return self.cache()->num_states(); })
       .def_property_readonly("num_masks", [](CompiledGrammar& self) { return self.parts().masks.num_masks(); })
-      .def_property_readonly("num_pieces", [](CompiledGrammar& self) { return self.parts().masks.num_pieces(); })
+      .def_property_readonly("num_partial_masks",
+                             [](CompiledGrammar& self) { return self.parts().masks.num_partial_masks(); })
       .def_property_readonly("num_trie_steps",
                              [](CompiledGrammar& self) { return self.parts().masks.num_trie_steps(); })
       .def_property_readonly("work", [](CompiledGrammar& self) { return self.parts().budget.total(); })

@@ -1,5 +1,5 @@
-"""What masks of grammars cost, counted: steps over the vocabulary's trie, pieces and
-masks along the texts of the grammars in tests/corpus. No clock is read."""
+"""What masks of grammars cost, counted: steps over the vocabulary's trie, partial masks
+and masks along the texts of the grammars in tests/corpus. No clock is read."""
 
 import json
 
@@ -41,14 +41,18 @@ def costs_of(name, vocabulary):
             assert grammar.accept_tokens("r", [ids[token]])
             text = text[len(token) :]
     native = index.native
-    counts = {"masks": native.num_masks, "pieces": native.num_pieces, "trie_steps": native.num_trie_steps}
+    counts = {
+        "masks": native.num_masks,
+        "partial_masks": native.num_partial_masks,
+        "trie_steps": native.num_trie_steps,
+    }
     return counts | {"walk_steps": walk_steps}
 
 
 @pytest.mark.parametrize("name", COSTS)
 def test_masks_cost_no_more_than_they_did(name):
     found = costs_of(name, program_vocabulary())
-    for count in ("masks", "pieces", "trie_steps"):
+    for count in ("masks", "partial_masks", "trie_steps"):
         assert found[count] <= TOLERANCE * COSTS[name][count], count
     # A walk over whole stacks for each different mask. Large vocabularies save more.
     assert found["trie_steps"] <= 1.5 * found["walk_steps"]

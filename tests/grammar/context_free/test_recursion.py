@@ -45,7 +45,7 @@ RECURSIVE = [
 
 
 @pytest.mark.parametrize("path", RECURSIVE, ids=lambda path: path.name)
-def test_mask_of_pieces_is_that_of_a_walk_over_whole_stacks(path, texts, num_cases):
+def test_mask_of_partial_masks_is_that_of_a_walk_over_whole_stacks(path, texts, num_cases):
     index = compile_grammar(path.read_text(), texts)
     rng = random.Random(path.name)
     num_masks = 0
@@ -283,12 +283,12 @@ def test_nodes_along_a_text_are_those_of_the_overview():
         written = re.findall(r"\((\S+), (\d+)\)", items.replace("−", "-"))
         assert grammar.matcher.stack_tops == [(int(state), int(below)) for state, below in written]
     index = compile_grammar('root ::= "(" root ")" | [ab]+', vocabulary)
-    grammar, num_pieces = started(index, vocabulary), []
+    grammar, num_partial_masks = started(index, vocabulary), []
     for token in (0, 0, 2, 1):
         mask_of(grammar, vocabulary)
-        num_pieces.append(index.native.num_pieces)
+        num_partial_masks.append(index.native.num_partial_masks)
         assert grammar.accept_tokens("r", [token])
-    assert num_pieces[3] - num_pieces[2] == 3  # after "((a"
+    assert num_partial_masks[3] - num_partial_masks[2] == 3  # after "((a"
 
 
 def test_states_along_a_json_text_are_those_of_the_overview():
