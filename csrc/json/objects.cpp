@@ -411,8 +411,8 @@ bool Objects::holds(const Guard& guard, const PastKeys& seen_keys) const {
   const std::vector<uint32_t>& by_spelling = order(object).by_spelling;
   for (uint32_t i = guard.begin; i < guard.end; ++i) {
     bool is_allowed = object.allows_spelling(i);
-    bool is_good = !must_be_required || shape.is_required[by_spelling[i]];
-    if (is_allowed && is_good && !has_come(by_spelling[i])) return true;
+    bool is_candidate = !must_be_required || shape.is_required[by_spelling[i]];
+    if (is_allowed && is_candidate && !has_come(by_spelling[i])) return true;
   }
   return false;
 }

@@ -1,4 +1,4 @@
-// Embedded languages: a machine of its own reads a part of a text, for example a JSON
+// Embedded languages: an automaton of its own reads a part of a text, for example a JSON
 // schema inside a grammar.
 #pragma once
 

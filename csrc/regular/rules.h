@@ -38,7 +38,7 @@ class Rules {
   // A terminal: a part that a lexer reads as one symbol.
   uint32_t add_terminal(uint32_t part, TerminalOptions options);
 
-  // A text of an embedded language: one with a machine of its own, such as a JSON
+  // A text of an embedded language: one with an automaton of its own, such as a JSON
   // schema.
   uint32_t add_embedded(std::shared_ptr<EmbeddedLanguage> language);
 

@@ -10,10 +10,10 @@ from structout.grammar.vocabulary import Vocabulary
 class CompiledGrammar:
     """A grammar with recursion over the tokens of a vocabulary. Threads may share it.
 
-    A text's position is the set of all stacks of rules that it may have led to, in a
-    graph-structured stack (Tomita). A mask is the union of pieces: the tokens that one
-    state of a rule allows, whatever lies below it on the stack. A piece is computed
-    once, however deep the stacks are.
+    A text's configuration is the set of all stacks of rules that it may have led to, in
+    a graph-structured stack (Tomita). A mask is the union of partial masks: the tokens
+    that one state of a rule allows, whatever lies below it on the stack. A partial mask
+    is computed once, however deep the stacks are.
 
     Args:
         rules: of the grammar.
@@ -44,13 +44,13 @@ class CompiledGrammar:
 
     @property
     def num_masks(self) -> int:
-        """The number of different masks so far, pieces included."""
+        """The number of different masks so far, partial ones included."""
         return self.native.num_masks
 
     @property
     def memory_bytes(self) -> int:
-        """Memory of all states, pieces and masks, without the trie of the vocabulary.
-        States that texts have made are freed when they exceed 8 MB."""
+        """Memory of all states and masks, without the trie of the vocabulary. States
+        that texts have made are freed when they exceed 8 MB."""
         return self.native.memory_bytes
 
     def matches(self, text: str | bytes) -> bool:

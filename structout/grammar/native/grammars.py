@@ -76,9 +76,8 @@ class ContextFreeGrammar(NativeGrammar):
         return self._index
 
     def state_id(self) -> int:
-        """The number of the place in the grammar where the text stands: the set of all
-        stacks that it may have led to. Texts at equal places have equal numbers, until
-        states are freed."""
+        """The number of the text's configuration: the set of all stacks that it may
+        have led to. Equal configurations have equal numbers, until states are freed."""
         return self.matcher.state
 
     def shortest_end(self) -> bytes | None:

@@ -72,7 +72,7 @@ class CompiledSchema:
     """A JSON schema whose steps are tokens. Threads may share it.
 
     Its states and masks are made when a text first reaches them. Once texts have made
-    many, new texts begin with new ones.
+    many, new texts begin with a new cache of them.
 
     Args:
         schema: JSON text.
@@ -149,7 +149,7 @@ class CompiledSchema:
 
         None if there is none, or making it takes more than 50 ms. There is none where
         values lie inside each other without bound, or where keys without a name or
-        ``uniqueItems`` need a memory. With the key order ``declared`` an object has
+        ``uniqueItems`` need registers. With the key order ``declared`` an object has
         a state for each key; with ``any``, one for each set of keys.
         """
         automaton = self.native.closed(_CLOSURE_LIMITS.as_native())

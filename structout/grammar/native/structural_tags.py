@@ -78,7 +78,7 @@ def structural_tag_rules(
 
     Raises:
         GrammarError: the tag is malformed or uses what is not supported. Its pointer is
-            the place in the tag.
+            the pointer in the tag.
     """
     rules = RuleSet(START, limits, is_labelled=context.is_labelled)
     fields = _Fields(tag, "#", "structural_tag")
@@ -136,7 +136,7 @@ class _Fields:
             return default
         value = self._left.pop(key)
         if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is int):
-            raise malformed(self.place(key), f"{key} of {self.type} cannot be {_named(value)}")
+            raise malformed(self.pointer_to(key), f"{key} of {self.type} cannot be {_named(value)}")
         return value
 
     def flag(self, key: str) -> bool:
@@ -147,17 +147,17 @@ class _Fields:
         texts = self.take(key, list, [])
         for i, text in enumerate(texts):
             if not isinstance(text, str) or not text:
-                raise malformed(f"{self.place(key)}/{i}", f"expected a text that is not empty, got {text!r}")
+                raise malformed(f"{self.pointer_to(key)}/{i}", f"expected a text that is not empty, got {text!r}")
         return tuple(texts)
 
     def part(self, key: str) -> tuple[object, str]:
         """A format inside this one, with its pointer."""
-        return self.take(key, (dict, Mapping)), self.place(key)
+        return self.take(key, (dict, Mapping)), self.pointer_to(key)
 
     def parts(self, key: str) -> list[tuple[object, str]]:
-        return [(part, f"{self.place(key)}/{i}") for i, part in enumerate(self.take(key, list))]
+        return [(part, f"{self.pointer_to(key)}/{i}") for i, part in enumerate(self.take(key, list))]
 
-    def place(self, key: str) -> str:
+    def pointer_to(self, key: str) -> str:
         return f"{self.pointer}/{key}"
 
     def finish(self) -> None:
@@ -261,16 +261,16 @@ class _Translator:
         return self._closed(self._marker(fields.take("value", str)), around)
 
     def _add_regex(self, fields: _Fields, around: _Around) -> int:
-        pattern, place = fields.take("pattern", str), fields.place("pattern")
-        with errors_at(place):
+        pattern, pointer = fields.take("pattern", str), fields.pointer_to("pattern")
+        with errors_at(pointer):
             automaton = Automaton.from_regex(pattern, self._limits)
         if automaton.is_empty:
-            raise GrammarError("the pattern allows no text", kind=GrammarErrorKind.IMPOSSIBLE).at(place, "pattern")
+            raise GrammarError("the pattern allows no text", kind=GrammarErrorKind.IMPOSSIBLE).at(pointer, "pattern")
         return self._closed(self._rules.add_automaton(automaton), around)
 
     def _add_grammar(self, fields: _Fields, around: _Around) -> int:
         text = fields.take("grammar", str)
-        with errors_at(fields.place("grammar")):
+        with errors_at(fields.pointer_to("grammar")):
             return self._closed(self._parsed(text), around)
 
     def _parsed(self, grammar: str) -> int:
@@ -287,8 +287,8 @@ class _Translator:
     def _add_json_schema(self, fields: _Fields, around: _Around) -> int:
         default_style = "qwen_xml" if fields.type == "qwen_xml_parameter" else "json"
         schema = SchemaFormat(
-            schema=_parsed(fields.take("json_schema", (bool, Mapping, str)), fields.place("json_schema")),
-            pointer=fields.place("json_schema"),
+            schema=_parsed(fields.take("json_schema", (bool, Mapping, str)), fields.pointer_to("json_schema")),
+            pointer=fields.pointer_to("json_schema"),
             style=fields.take("style", str, default_style),
             key_order="any" if fields.flag("any_order") else None,
             max_whitespace=fields.take("max_whitespace_cnt", int, None),
@@ -302,13 +302,13 @@ class _Translator:
         excluded = fields.texts("excludes")
         if fields.take("max_tokens", int, None) is not None:
             raise unsupported(
-                fields.place("max_tokens"), "max_tokens is not supported: a text may have many tokenizations"
+                fields.pointer_to("max_tokens"), "max_tokens is not supported: a text may have many tokenizations"
             )
         max_chars = fields.take("max_chars", int, None)
         text = self._add_free_text({}, excluded, around)
         if max_chars is None:
             return text
-        with errors_at(fields.place("max_chars")):
+        with errors_at(fields.pointer_to("max_chars")):
             bounded = self._rules.add_regex(f"{_ANY}{{0,{max_chars}}}")
         return self._rules.native.add_intersection([text, self._closed(bounded, around)])
 
@@ -336,7 +336,7 @@ class _Translator:
     def _add_or(self, fields: _Fields, around: _Around) -> int:
         parts = fields.parts("elements")
         if not parts:
-            raise malformed(fields.place("elements"), "or needs an element")
+            raise malformed(fields.pointer_to("elements"), "or needs an element")
         return self._rules.add_alternatives([[self.add(part, around)] for part in parts])
 
     def _add_optional(self, fields: _Fields, around: _Around) -> int:
@@ -365,11 +365,11 @@ class _Translator:
 
     def _tag(self, fields: _Fields) -> tuple[Mark, int]:
         """The beginning of a tag, and what follows it."""
-        begin = self._mark(fields.take("begin", (str, Mapping)), fields.place("begin"))
+        begin = self._mark(fields.take("begin", (str, Mapping)), fields.pointer_to("begin"))
         given = fields.take("end", (str, list, Mapping))
-        ends = [self._mark(end, fields.place("end")) for end in (given if isinstance(given, list) else [given])]
+        ends = [self._mark(end, fields.pointer_to("end")) for end in (given if isinstance(given, list) else [given])]
         if not ends:
-            raise malformed(fields.place("end"), "a tag needs an end, got an empty list")
+            raise malformed(fields.pointer_to("end"), "a tag needs an end, got an empty list")
         marks = tuple(dict.fromkeys(end for end in ends if end != ""))
         if len(marks) == len(set(ends)):
             return begin, self.add(fields.part("content"), _Around(marks, closes=True))
@@ -397,7 +397,7 @@ class _Translator:
             tag.finish()
             following.setdefault(begin, []).append(rest)
         if not following:
-            raise malformed(fields.place("tags"), f"{fields.type} needs a tag")
+            raise malformed(fields.pointer_to("tags"), f"{fields.type} needs a tag")
         return {begin: self._rules.add_alternatives([[rest] for rest in rests]) for begin, rests in following.items()}
 
     def _any_tag(self, tags: Mapping[Mark, int], num_read: int = 0) -> int:
@@ -414,7 +414,7 @@ class _Translator:
         tags = self._tags(fields)
         for begin in tags:
             if not isinstance(begin, str) or not begin.startswith(triggers):
-                raise malformed(fields.place("triggers"), f"no trigger begins the tag {begin!r}")
+                raise malformed(fields.pointer_to("triggers"), f"no trigger begins the tag {begin!r}")
         is_last = fields.flag("stop_after_first")
 
         def way_after(tag: int) -> Way:
@@ -449,10 +449,10 @@ class _Translator:
         excluded, returns = fields.texts("excludes"), fields.take("loop", bool, True)
         stops, tokens = {}, []
         for i, rule in enumerate(fields.take("rules", list)):
-            place = f"{fields.place('rules')}/{i}"
+            pointer = f"{fields.pointer_to('rules')}/{i}"
             if not isinstance(rule, Sequence) or len(rule) != 2 or not isinstance(rule[0], str) or not rule[0]:
-                raise malformed(place, f"expected a pattern that is not empty and a format, got {_named(rule)}")
-            part = self.add((rule[1], f"{place}/1"), around.inner)
+                raise malformed(pointer, f"expected a pattern that is not empty and a format, got {_named(rule)}")
+            part = self.add((rule[1], f"{pointer}/1"), around.inner)
             if self._may_be_spelled(rule[0]):
                 stops[rule[0]] = Way(part, returns=True) if returns else Way(self._closed(part, around))
             else:
@@ -489,7 +489,7 @@ class _Translator:
         tags = self._tags(fields)
         for begin in tags:
             if begin not in triggers:
-                raise malformed(fields.place("trigger_tokens"), f"no trigger begins the tag {begin!r}")
+                raise malformed(fields.pointer_to("trigger_tokens"), f"no trigger begins the tag {begin!r}")
         is_last, at_least_one = fields.flag("stop_after_first"), fields.flag("at_least_one")
         return self._between_tokens(self._any_tag(tags), [*triggers, *excluded], around, is_last, at_least_one)
 
@@ -498,14 +498,14 @@ class _Translator:
         loops = fields.take("loop", bool, True)
         choices, triggers = [], []
         for i, rule in enumerate(fields.take("rules", list)):
-            place = f"{fields.place('rules')}/{i}"
+            pointer = f"{fields.pointer_to('rules')}/{i}"
             if not isinstance(rule, Sequence) or len(rule) != 2:
-                raise malformed(place, f"expected a token and a format, got {_named(rule)}")
+                raise malformed(pointer, f"expected a token and a format, got {_named(rule)}")
             triggers.append(self._token(fields, rule[0]))
-            part = self.add((rule[1], f"{place}/1"), around.inner)
+            part = self.add((rule[1], f"{pointer}/1"), around.inner)
             choices.append([self._rules.token([triggers[-1]]), part])
         if not choices:
-            raise malformed(fields.place("rules"), "token_dispatch needs a rule")
+            raise malformed(fields.pointer_to("rules"), "token_dispatch needs a rule")
         dispatched = self._rules.add_alternatives(choices)
         return self._between_tokens(dispatched, [*triggers, *excluded], around, not loops, False)
 
@@ -555,7 +555,7 @@ def unsupported(pointer: str, problem: str) -> GrammarError:
 
 @contextmanager
 def errors_at(pointer: str) -> Iterator[None]:
-    """Give errors that have no place in the tag the pointer of one."""
+    """Give errors without a pointer that of a part of the tag."""
     try:
         yield
     except GrammarError as error:

@@ -81,9 +81,9 @@ class ArgumentRules:
 
     def _object(self, pointer: str | None, node: Node) -> int:
         """The entries of an object."""
-        place = pointer or ""
+        at = pointer or ""
         for keyword in sorted(node.keys() & (_OF_OBJECTS | _OF_ALL | {"$ref"}) - _READ_OF_OBJECTS):
-            self._schemas.refuse(place, keyword, f"cannot enforce {keyword} of an object")
+            self._schemas.refuse(at, keyword, f"cannot enforce {keyword} of an object")
         properties = node.get("properties", {})
         required = list(dict.fromkeys(node.get("required", ())))
         others = node.get("additionalProperties", node.get("unevaluatedProperties", True))
@@ -94,18 +94,18 @@ class ArgumentRules:
             value_pointer = property_pointer(pointer, node, name)
             if name not in properties and others is False:
                 message = f"the key {name!r} is required, and no property has it"
-                raise self._schemas.error(f"{place}/required", message, GrammarErrorKind.IMPOSSIBLE)
+                raise self._schemas.error(f"{at}/required", message, GrammarErrorKind.IMPOSSIBLE)
             entry = self._entry(name, value_pointer)
             if entry is not None:
                 entries[name] = entry
             elif name in required:
                 message = f"no value is allowed for the key {name!r}, which is required"
-                raise self._schemas.error(value_pointer or place, message, GrammarErrorKind.IMPOSSIBLE)
+                raise self._schemas.error(value_pointer or at, message, GrammarErrorKind.IMPOSSIBLE)
         presence = _Presence(self._rules, entries, node)
         body = presence.add()
         if body is None:
             message = "no choice of keys satisfies minProperties, maxProperties, required and dependentRequired"
-            raise self._schemas.error(place, message, GrammarErrorKind.IMPOSSIBLE)
+            raise self._schemas.error(at, message, GrammarErrorKind.IMPOSSIBLE)
         return self._ended(body)
 
     def _free_entries(self, node: Node, values: str | None) -> int:
@@ -124,9 +124,9 @@ class ArgumentRules:
         return self._ended(entries)
 
     def _array(self, pointer: str | None, node: Node) -> int:
-        place = pointer or ""
+        at = pointer or ""
         for keyword in sorted(node.keys() & (_OF_ARRAYS | _OF_ALL | {"$ref"}) - _READ_OF_ARRAYS):
-            self._schemas.refuse(place, keyword, f"cannot enforce {keyword} of an array")
+            self._schemas.refuse(at, keyword, f"cannot enforce {keyword} of an array")
         item = self._entry(None, below(pointer, node, "items"))
         minimum, maximum = node.get("minItems", 0), node.get("maxItems")
         if item is None:
@@ -167,13 +167,13 @@ class ArgumentRules:
             pointer: the part.
             is_alone: whether the values of no other part may stand in the same place.
         """
-        place, node = resolved(self._schemas.root, pointer)
-        if self._style.is_recursive and (branches := branches_of(place, node)):
+        at, node = resolved(self._schemas.root, pointer)
+        if self._style.is_recursive and (branches := branches_of(at, node)):
             for branch in branches:
                 yield from self._values(closing, branch, is_alone=False)
             return
         kinds = kinds_of(node)
-        strings = self._schemas.strings(place, self._excluded) if STRING in kinds else None
+        strings = self._schemas.strings(at, self._excluded) if STRING in kinds else None
         others = []
         end = self._rules.add_text(closing)
         for group in self._style.kinds:
@@ -181,12 +181,12 @@ class ArgumentRules:
             if not types:
                 continue
             if self._style.is_recursive and group[0] in ("object", "array"):
-                if node and "type" not in node and self._schemas.index(place, types) is None:
+                if node and "type" not in node and self._schemas.index(at, types) is None:
                     continue
-                container = self._container(group[0], place, node)
+                container = self._container(group[0], at, node)
                 others.append((group[0], self._rules.add_sequence([container, end])))
                 continue
-            index = self._schemas.index(place, types, self._excluded)
+            index = self._schemas.index(at, types, self._excluded)
             if index is not None:
                 others.append((group[0], self._rules.add_sequence([self._wrapped(self._rules.json(index)), end])))
         if strings is not None:

@@ -58,7 +58,7 @@ class TagSchemas:
         """Add the texts of a schema.
 
         Raises:
-            GrammarError: the schema is refused. Its pointer is the place in the tag.
+            GrammarError: the schema is refused. Its pointer is that in the tag.
         """
         document = _Document(self, given)
         if given.style == "json":
@@ -126,8 +126,8 @@ class _Document:
                     raise
         index = known[key]
         if index is not None:
-            places = (self._place(pointer or "", place) for place in index.annotations)
-            self._shared.annotations += [place for place in places if place not in self._shared.annotations]
+            found = (self._in_tag(pointer or "", own) for own in index.annotations)
+            self._shared.annotations += [each for each in found if each not in self._shared.annotations]
         return index
 
     def strings(self, pointer: str | None, excluded: Collection[str]) -> Automaton | None:
@@ -148,16 +148,16 @@ class _Document:
 
     def refuse(self, pointer: str, keyword: str, reason: str) -> None:
         """Refuse a keyword, or leave it out if the constraint is lenient."""
-        place = f"{self._given.pointer}{pointer}/{keyword}"
+        in_tag = f"{self._given.pointer}{pointer}/{keyword}"
         if not self._shared.is_lenient:
             message = f"{self._given.style} arguments {reason}: {_ALTERNATIVE}"
-            raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED).at(place, keyword)
-        if place not in self._shared.weakened:
-            self._shared.weakened.append(place)
+            raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED).at(in_tag, keyword)
+        if in_tag not in self._shared.weakened:
+            self._shared.weakened.append(in_tag)
 
     def error(self, pointer: str, message: str, kind: GrammarErrorKind) -> GrammarError:
-        place = self._given.pointer + pointer
-        return GrammarError(message, kind=kind).at(place, keyword_at(place))
+        in_tag = self._given.pointer + pointer
+        return GrammarError(message, kind=kind).at(in_tag, keyword_at(in_tag))
 
     def _raw_strings(self, index: CompiledSchema, pointer: str | None) -> Automaton:
         limits = _STRING_LIMITS.as_native()
@@ -192,17 +192,17 @@ class _Document:
 
     @contextmanager
     def _located(self, pointer: str) -> Iterator[None]:
-        """Give errors of a part their place in the tag."""
+        """Give errors of a part their pointer in the tag."""
         try:
             yield
         except GrammarError as error:
             own = error.pointer or "#"
             error.args = (str(error).removeprefix(f"{own}: "),)
-            place = self._place(pointer, own)
-            raise error.at(place, keyword_at(place)) from None
+            in_tag = self._in_tag(pointer, own)
+            raise error.at(in_tag, keyword_at(in_tag)) from None
 
-    def _place(self, pointer: str, own: str) -> str:
-        """JSON pointer in the tag to the place ``own`` of a part that was compiled."""
+    def _in_tag(self, pointer: str, own: str) -> str:
+        """The pointer in the tag of what has the pointer ``own`` in a compiled part."""
         document, _, inside = own.partition("#")
         if document == _DOCUMENT:
             return self._given.pointer + inside
