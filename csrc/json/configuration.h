@@ -64,7 +64,7 @@ struct Frame {
   ~Frame() { free_list(std::move(below), &Frame::below); }
 
   State state;
-  // True if any frame from here down has a memory, or used texts in it.
+  // True if any frame from here down has registers, or used texts in them.
   bool has_registers, has_used;
   const Frame* item;  // the first from here down that waits for an item that is remembered
   uint32_t depth;     // the number of frames from here down
@@ -153,7 +153,7 @@ class Configuration final : public engine::EmbeddedConfiguration {
   const DuplicateCandidates& duplicate_candidates_of(const Frame& item) const;
 
   SchemaAutomaton* automaton_;
-  // The stack: the state on top with its memory, and the frames below.
+  // The stack: the state on top with its registers, and the frames below.
   State state_;
   std::shared_ptr<const Registers> registers_;
   std::shared_ptr<const Frame> below_;

@@ -167,7 +167,7 @@ class SchemaAutomaton {
     const StateContents contents = states_[state];
     return std::visit([&](const auto& each) { return read(each, states_.register_kind(state), byte); }, contents);
   }
-  // Computes the action of a byte in a state with some contents and a memory.
+  // Computes the action of a byte in a state with some contents and registers.
   Action read(const TextEnd&, RegisterKind, uint8_t) { return {}; }
   Action read(const WaitingForMember&, RegisterKind, uint8_t) { return {}; }
   Action read(const WaitingForItem&, RegisterKind, uint8_t) { return {}; }
