@@ -100,7 +100,7 @@ class ExternalMatcher final : public Matcher {
     uint32_t before, token;
   };
 
-  void prefetch_place() const override {}
+  void prefetch_config() const override {}
 
   bool advance(uint32_t token) override {
     return with_python([&] { return advance_by({token}); });
