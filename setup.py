@@ -64,12 +64,11 @@ CSRC = Path("csrc").resolve()  # ninja compiles in another folder
 # work. Each part reads the headers again and, in the bindings, compiles pybind11's
 # templates again: one part of the bindings takes 35 CPU seconds, two take 42.
 ENGINE_PARTS = {
-    "regular": 2,
-    "masks": 1,
-    "step": 1,
-    "context_free": 2,
+    "automata": 2,
+    "token_masks": 1,
+    "language": 1,
+    "grammar": 2,
     "json": 2,
-    "tags": 1,
     "bindings/engine": 1,
 }
 
@@ -189,7 +188,7 @@ def write_parts(sources: list[str], folder: Path) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     parts = []
     for room, num_parts in ENGINE_PARTS.items():
-        of_room = [source for source in sources if Path(source).parent == Path("csrc", room)]
+        of_room = [source for source in sources if Path("csrc", room) in Path(source).parents]
         total, size, texts = sum(Path(source).stat().st_size for source in of_room), 0, [""] * num_parts
         for source in of_room:
             texts[size * num_parts // total] += f'#include "{Path(source).relative_to("csrc")}"\n'
@@ -264,11 +263,11 @@ def extensions() -> list[Extension]:
     )
     fsm = Extension(
         "structout._fsm",
-        find_sources(*(f"{room}/*.cpp" for room in ENGINE_PARTS)),
+        find_sources(*(f"{room}/**/*.cpp" for room in ENGINE_PARTS)),
         include_dirs=[str(CSRC), pybind11.get_include()],
         extra_compile_args=["-O2", "-g0", "-std=c++17", "-fvisibility=hidden"],
         extra_link_args=["-Wl,-s"],
-        depends=find_sources("base/*.h", *(f"{room}/*.{end}" for room in ENGINE_PARTS for end in ("h", "inc"))),
+        depends=find_sources("base/*.h", *(f"{room}/**/*.{end}" for room in ENGINE_PARTS for end in ("h", "inc"))),
         language="c++",
     )
     nvcc = find_nvcc()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from structout.constraints.limits import Limits
 
 # The most spaces or tabs after a line feed with max_whitespace="indent". The native
-# engine has them in csrc/json/whitespace.cpp.
+# engine has them in csrc/json/automaton/whitespace.cpp.
 MAX_INDENTATION, MAX_TABS = 32, 8
 KEY_ORDERS = ("declared", "any")
 FORMAT_RULES = ("annotate", "strict")

@@ -25,8 +25,8 @@ def schemas(tmp_path):
 
 # Programs that need few files of the engine.
 FILES = {
-    "formulas": ["json/formula.cpp"],
-    "mask_row": ["masks/mask_row.cpp"],
+    "formulas": ["json/formulas/formula.cpp"],
+    "mask_row": ["token_masks/mask_row.cpp"],
 }
 
 
@@ -61,28 +61,36 @@ def test_unit_of_the_engine_is_what_a_plain_judge_says(request, schemas, name):
 
 
 FAULTS = {
-    "formulas-one of equals": ("json/formula.cpp", "if (operands[i] == kAlways) {", "if (operands[i] == kNever) {"),
-    "formulas-unsorted": ("json/formula.cpp", "engine::make_set(flat);", ""),
-    "mask_row-overruled": ("masks/mask_row.cpp", "    restore_mask();\n", ""),
+    "formulas-one of equals": (
+        "json/formulas/formula.cpp",
+        "if (operands[i] == kAlways) {",
+        "if (operands[i] == kNever) {",
+    ),
+    "formulas-unsorted": ("json/formulas/formula.cpp", "engine::make_set(flat);", ""),
+    "mask_row-overruled": ("token_masks/mask_row.cpp", "    restore_mask();\n", ""),
     "mask_row-scratch": (
-        "masks/mask_row.cpp",
+        "token_masks/mask_row.cpp",
         "    restore_mask();\n",
         "    present_ = words_;\n    restore_mask();\n",
     ),
-    "mask_row-forgotten": ("masks/mask_row.h", "if (content_ != nullptr) content_->forget();", ""),
+    "mask_row-forgotten": ("token_masks/mask_row.h", "if (content_ != nullptr) content_->forget();", ""),
     "stacks-no returns": (
-        "context_free/stacks.cpp",
+        "grammar/gss/stacks.cpp",
         "if (network_.is_accepting(item.state)) kernel",
         "if (false) kernel",
     ),
-    "stacks-all subsets": ("context_free/stacks.cpp", "is_subset_.add(x, y, result);", "is_subset_.add(x, y, true);"),
-    "texts-edges of a byte": ("json/texts_count.cpp", "uint64_t(edge.last - edge.first + 1) * known", "known"),
+    "stacks-all subsets": ("grammar/gss/stacks.cpp", "is_subset_.add(x, y, result);", "is_subset_.add(x, y, true);"),
+    "texts-edges of a byte": ("json/scalars/texts_count.cpp", "uint64_t(edge.last - edge.first + 1) * known", "known"),
     "texts-length": (
-        "json/texts_search.cpp",
+        "json/scalars/texts_search.cpp",
         "distance(split->first) < split->second;",
         "distance(split->first) <= split->second;",
     ),
-    "liveness-compounds": ("json/liveness.cpp", "bool are_few = !has_compound(child);", "bool are_few = true;"),
+    "liveness-compounds": (
+        "json/satisfiability/liveness.cpp",
+        "bool are_few = !has_compound(child);",
+        "bool are_few = true;",
+    ),
 }
 
 

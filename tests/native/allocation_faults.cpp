@@ -16,15 +16,15 @@
 #include <string>
 #include <vector>
 
-#include "context_free/compiled_grammar.h"
-#include "context_free/grammar_matcher.h"
-#include "json/compiled_schema.h"
-#include "json/errors.h"
-#include "json/schema_matcher.h"
-#include "masks/token_index.h"
+#include "automata/compile.h"
+#include "grammar/token_masks/compiled_grammar.h"
+#include "grammar/token_masks/grammar_matcher.h"
+#include "json/document/errors.h"
+#include "json/token_masks/compiled_schema.h"
+#include "json/token_masks/schema_matcher.h"
+#include "language/index_matcher.h"
 #include "random_grammar.h"
-#include "regular/compile.h"
-#include "step/index_matcher.h"
+#include "token_masks/token_index.h"
 
 using namespace structout;
 using namespace structout::random_grammars;

@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "automata/compile.h"
+#include "automata/rules.h"
 #include "base/hash.h"
-#include "json/number.h"
-#include "masks/token_index.h"
-#include "regular/compile.h"
-#include "regular/rules.h"
-#include "step/index_matcher.h"
+#include "json/scalars/number.h"
+#include "language/index_matcher.h"
+#include "token_masks/token_index.h"
 
 using namespace structout;
 using namespace structout::engine;

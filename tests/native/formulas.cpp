@@ -1,4 +1,4 @@
-// Unit tests of json/formula.h: random formulas against truth tables.
+// Unit tests of json/formulas/formula.h: random formulas against truth tables.
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "expect.h"
-#include "json/errors.h"
-#include "json/formula.h"
+#include "json/document/errors.h"
+#include "json/formulas/formula.h"
 
 using namespace structout;
 using json::Formula;

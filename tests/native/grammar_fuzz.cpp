@@ -11,8 +11,8 @@
 #include <memory>
 #include <stdexcept>
 
-#include "context_free/as_automaton.h"
-#include "context_free/embedded_grammar.h"
+#include "grammar/rules/as_automaton.h"
+#include "grammar/token_masks/embedded_grammar.h"
 #include "grammar_texts.h"
 
 using namespace structout;

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "context_free/captures.h"
-#include "context_free/compiled_grammar.h"
-#include "context_free/grammar_matcher.h"
+#include "grammar/rules/captures.h"
+#include "grammar/token_masks/compiled_grammar.h"
+#include "grammar/token_masks/grammar_matcher.h"
 #include "random_grammar.h"
 
 namespace structout::random_grammars {

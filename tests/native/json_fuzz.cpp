@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "base/limits.h"
-#include "json/closure.h"
-#include "json/compiled_schema.h"
-#include "json/errors.h"
-#include "json/schema_matcher.h"
+#include "json/automaton/closure.h"
+#include "json/document/errors.h"
+#include "json/token_masks/compiled_schema.h"
+#include "json/token_masks/schema_matcher.h"
 
 using namespace structout;
 

@@ -1,7 +1,7 @@
-// Unit tests of json/liveness.h: which schemas have values, and which values they have; and
+// Unit tests of json/satisfiability/liveness.h: which schemas have values, and which values they have; and
 // random schemas of arrays and objects, against all of those that they may allow.
 // Argument: a file of schemas, one a line, each after "1 " if it has a value, else "0 ".
-#include "json/liveness.h"
+#include "json/satisfiability/liveness.h"
 
 #include <algorithm>
 #include <array>

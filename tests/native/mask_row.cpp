@@ -1,6 +1,6 @@
-// Unit tests of masks/mask_row.h: a row that is written as what differs holds what a row that
+// Unit tests of token_masks/mask_row.h: a row that is written as what differs holds what a row that
 // is written as a whole does.
-#include "masks/mask_row.h"
+#include "token_masks/mask_row.h"
 
 #include <algorithm>
 #include <random>

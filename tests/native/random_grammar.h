@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "context_free/network.h"
-#include "json/compiled_schema.h"
-#include "regular/rules.h"
+#include "automata/rules.h"
+#include "grammar/rules/network.h"
+#include "json/token_masks/compiled_schema.h"
 
 namespace structout::random_grammars {
 

@@ -1,6 +1,6 @@
-// Unit tests of context_free/stacks.h: its nodes against sets of stacks that are written
+// Unit tests of grammar/gss/stacks.h: its nodes against sets of stacks that are written
 // out, and its texts against what a grammar means.
-#include "context_free/stacks.h"
+#include "grammar/gss/stacks.h"
 
 #include <pthread.h>
 

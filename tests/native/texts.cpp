@@ -1,6 +1,6 @@
-// Unit tests of json/texts.h: formulas on the contents of strings and on numbers, against all
+// Unit tests of json/scalars/texts.h: formulas on the contents of strings and on numbers, against all
 // short texts.
-#include "json/texts.h"
+#include "json/scalars/texts.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "automata/compile.h"
 #include "expect.h"
-#include "json/number.h"
-#include "regular/compile.h"
+#include "json/scalars/number.h"
 
 using namespace structout;
 using json::Formula;

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "base/limits.h"
-#include "json/compiled_schema.h"
-#include "json/errors.h"
-#include "json/schema_matcher.h"
+#include "json/document/errors.h"
+#include "json/token_masks/compiled_schema.h"
+#include "json/token_masks/schema_matcher.h"
 
 using namespace structout;
 

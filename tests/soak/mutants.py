@@ -99,7 +99,7 @@ def judge_sampling(csrc: Path) -> None:
 
 
 def _notices_formulas(csrc: Path) -> bool:
-    sources = [NATIVE / "formulas.cpp", csrc / "json" / "formula.cpp"]
+    sources = [NATIVE / "formulas.cpp", csrc / "json" / "formulas" / "formula.cpp"]
     command = [*builds.cxx(), "-std=c++17", "-O1"]
     return _fails([str(builds.compiled("formulas", command, sources, csrc=csrc, follows_includes=True))])
 
@@ -143,11 +143,16 @@ TARGETS = {
         ),
         _notices_sampling,
     ),
-    "formulas": Target(("json/formula.cpp",), _notices_formulas),
-    "stacks": Target(("context_free/stacks.cpp",), _notices_unit("stacks")),
-    "texts": Target(("json/texts_search.cpp", "json/texts_count.cpp"), _notices_unit("texts")),
+    "formulas": Target(("json/formulas/formula.cpp",), _notices_formulas),
+    "stacks": Target(("grammar/gss/stacks.cpp",), _notices_unit("stacks")),
+    "texts": Target(("json/scalars/texts_search.cpp", "json/scalars/texts_count.cpp"), _notices_unit("texts")),
     "liveness": Target(
-        ("json/liveness.cpp", "json/liveness_arrays.cpp", "json/liveness_objects.cpp"), _notices_unit("liveness")
+        (
+            "json/satisfiability/liveness.cpp",
+            "json/satisfiability/liveness_arrays.cpp",
+            "json/satisfiability/liveness_objects.cpp",
+        ),
+        _notices_unit("liveness"),
     ),
 }
 

@@ -32,11 +32,11 @@ def test_committed_inputs_of_a_fuzz_target_hold(request, tmp_path, target):
 
 FAULTS = {
     "saved": (
-        "regular/serialize.cpp",
+        "automata/serialize.cpp",
         "if (num_states > 0 && !(builder.minimal(0, budget) == automaton))",
         "if (num_states > 0 && builder.minimal(0, budget).num_states() == 0)",
     ),
-    "tags": ("tags/free_text.cpp", "stops_[ending[0]].size() <= from.num_bytes + 1", "false"),
+    "tags": ("automata/free_text.cpp", "stops_[ending[0]].size() <= from.num_bytes + 1", "false"),
 }
 
 

@@ -19,7 +19,7 @@ from support.locations import NATIVE, ROOT
 CSRC = ROOT / "csrc"
 BUILD = ROOT / "build" / "tests"
 SANITIZED = ("-std=c++17", "-g1", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-ENGINE_ROOMS = ("base", "regular", "masks", "step", "context_free", "json", "tags")
+ENGINE_ROOMS = ("base", "automata", "token_masks", "language", "grammar", "json")
 
 
 def cxx() -> list[str]:
@@ -85,7 +85,7 @@ def compiled_engine(
         compiler: The command of the compiler. Default: that of :func:`cxx`.
     """
     command = [*(compiler or cxx()), *flags]
-    sources = [path for room in ENGINE_ROOMS for path in sorted((CSRC / room).glob("*.cpp"))]
+    sources = [path for room in ENGINE_ROOMS for path in sorted((CSRC / room).rglob("*.cpp"))]
     copies = [csrc / path.relative_to(CSRC) for path in sources]
     sources = [
         copy if copy.read_bytes() != path.read_bytes() else path for path, copy in zip(sources, copies, strict=True)

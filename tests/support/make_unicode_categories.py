@@ -1,4 +1,4 @@
-"""Writes csrc/regular/unicode_categories.inc: the general category of every character,
+"""Writes csrc/automata/unicode_categories.inc: the general category of every character,
 from the tables of the package ``regex``.
 
     PYTHONPATH=tests python -m support.make_unicode_categories
@@ -32,7 +32,7 @@ def main() -> None:
         "// Made by tests/support/make_unicode_categories.py. A range ends where the next begins.\n"
         "// clang-format off\n"
     )
-    (ROOT / "csrc" / "regular" / "unicode_categories.inc").write_text(header + "".join(lines))
+    (ROOT / "csrc" / "automata" / "unicode_categories.inc").write_text(header + "".join(lines))
 
 
 if __name__ == "__main__":

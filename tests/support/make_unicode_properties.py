@@ -1,4 +1,4 @@
-"""Writes csrc/regular/unicode_properties.inc: the scripts and the binary properties of
+"""Writes csrc/automata/unicode_properties.inc: the scripts and the binary properties of
 ECMA-262, as ``node`` knows them.
 
     PYTHONPATH=tests python -m support.make_unicode_properties
@@ -118,7 +118,7 @@ def entries() -> list[str]:
 
 def main() -> None:
     header = "// Made by tests/support/make_unicode_properties.py.\n// clang-format off\n"
-    (ROOT / "csrc" / "regular" / "unicode_properties.inc").write_text(header + "".join(entries()))
+    (ROOT / "csrc" / "automata" / "unicode_properties.inc").write_text(header + "".join(entries()))
 
 
 if __name__ == "__main__":

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "automata/compile.h"
+#include "automata/regex.h"
 #include "bindings/engine/conversions.h"
 #include "bindings/engine/module.h"
 #include "bindings/engine/run.h"
-#include "regular/compile.h"
-#include "regular/regex.h"
 
 namespace structout::engine {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "regular/automaton.h"
+#include "automata/automaton.h"
 
 namespace structout::engine {
 

@@ -14,7 +14,7 @@
 
 #include "bindings/engine/matchers.h"
 #include "bindings/engine/module.h"
-#include "step/matcher.h"
+#include "language/matcher.h"
 
 namespace structout::engine {
 

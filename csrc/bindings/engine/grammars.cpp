@@ -12,11 +12,11 @@
 #include "bindings/engine/matchers.h"
 #include "bindings/engine/module.h"
 #include "bindings/engine/run.h"
-#include "context_free/as_automaton.h"
-#include "context_free/captures.h"
-#include "context_free/compiled_grammar.h"
-#include "context_free/grammar_matcher.h"
-#include "context_free/network.h"
+#include "grammar/rules/as_automaton.h"
+#include "grammar/rules/captures.h"
+#include "grammar/rules/network.h"
+#include "grammar/token_masks/compiled_grammar.h"
+#include "grammar/token_masks/grammar_matcher.h"
 
 namespace structout::engine {
 

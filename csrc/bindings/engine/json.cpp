@@ -10,8 +10,8 @@
 #include "bindings/engine/matchers.h"
 #include "bindings/engine/module.h"
 #include "bindings/engine/run.h"
-#include "json/compiled_schema.h"
-#include "json/schema_matcher.h"
+#include "json/token_masks/compiled_schema.h"
+#include "json/token_masks/schema_matcher.h"
 
 namespace structout::engine {
 

@@ -12,7 +12,7 @@
 #include "bindings/engine/conversions.h"
 #include "bindings/engine/module.h"
 #include "bindings/engine/run.h"
-#include "step/index_matcher.h"
+#include "language/index_matcher.h"
 
 namespace structout::engine {
 

@@ -5,7 +5,7 @@
 
 #include <type_traits>
 
-#include "step/matcher.h"
+#include "language/matcher.h"
 
 namespace structout::engine {
 

@@ -6,7 +6,7 @@
 #include <exception>
 
 #include "base/limits.h"
-#include "json/errors.h"
+#include "json/document/errors.h"
 
 namespace py = pybind11;
 using namespace structout;

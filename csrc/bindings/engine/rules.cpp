@@ -1,5 +1,5 @@
 // Grammars of rules.
-#include "regular/rules.h"
+#include "automata/rules.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "automata/free_text.h"
+#include "automata/raw_strings.h"
 #include "bindings/engine/module.h"
 #include "bindings/engine/run.h"
-#include "context_free/embedded_grammar.h"
-#include "json/compiled_schema.h"
-#include "tags/free_text.h"
-#include "tags/raw_strings.h"
+#include "grammar/token_masks/embedded_grammar.h"
+#include "json/token_masks/compiled_schema.h"
 
 namespace structout::engine {
 

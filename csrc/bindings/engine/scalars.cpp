@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "automata/compile.h"
 #include "bindings/engine/module.h"
 #include "bindings/engine/run.h"
-#include "json/decimal.h"
-#include "json/number.h"
-#include "regular/compile.h"
+#include "json/document/decimal.h"
+#include "json/scalars/number.h"
 
 namespace structout::engine {
 

@@ -1,6 +1,6 @@
 // A decoding step of many requests, in calls that give Python's global lock away once,
 // and only if they take long.
-#include "step/step.h"
+#include "language/step.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>

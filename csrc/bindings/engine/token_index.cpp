@@ -1,5 +1,5 @@
 // Vocabularies, and automata over their tokens.
-#include "masks/token_index.h"
+#include "token_masks/token_index.h"
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>

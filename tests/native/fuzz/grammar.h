@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "../grammar_texts.h"
-#include "context_free/as_automaton.h"
-#include "context_free/embedded_grammar.h"
+#include "automata/automaton.h"
 #include "draws.h"
-#include "regular/automaton.h"
+#include "grammar/rules/as_automaton.h"
+#include "grammar/token_masks/embedded_grammar.h"
 #include "texts.h"
 
 namespace structout::fuzz {

@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "automata/compile.h"
 #include "draws.h"
-#include "json/schema.h"
-#include "regular/compile.h"
+#include "json/formulas/schema.h"
 #include "schema.h"
 #include "texts.h"
 

@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "context_free/compiled_grammar.h"
-#include "context_free/grammar_matcher.h"
+#include "automata/compile.h"
+#include "automata/rules.h"
 #include "draws.h"
-#include "masks/token_index.h"
-#include "regular/compile.h"
-#include "regular/rules.h"
-#include "step/index_matcher.h"
+#include "grammar/token_masks/compiled_grammar.h"
+#include "grammar/token_masks/grammar_matcher.h"
+#include "language/index_matcher.h"
 #include "texts.h"
+#include "token_masks/token_index.h"
 
 namespace structout::fuzz {
 

@@ -6,12 +6,12 @@
 #include <stdexcept>
 #include <string>
 
+#include "automata/automaton.h"
 #include "base/byte_stream.h"
 #include "draws.h"
-#include "masks/token_index.h"
-#include "regular/automaton.h"
-#include "step/index_matcher.h"
+#include "language/index_matcher.h"
 #include "texts.h"
+#include "token_masks/token_index.h"
 
 namespace structout::fuzz {
 

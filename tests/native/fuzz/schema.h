@@ -7,11 +7,11 @@
 #include <string>
 
 #include "draws.h"
-#include "json/compiled_schema.h"
-#include "json/schema_matcher.h"
-#include "masks/token_index.h"
-#include "step/index_matcher.h"
+#include "json/token_masks/compiled_schema.h"
+#include "json/token_masks/schema_matcher.h"
+#include "language/index_matcher.h"
 #include "texts.h"
+#include "token_masks/token_index.h"
 
 namespace structout::fuzz {
 

@@ -8,14 +8,14 @@
 #include <utility>
 #include <vector>
 
+#include "automata/compile.h"
+#include "automata/free_text.h"
+#include "automata/raw_strings.h"
+#include "automata/rules.h"
 #include "base/utf8.h"
-#include "context_free/compiled_grammar.h"
-#include "context_free/grammar_matcher.h"
 #include "draws.h"
-#include "regular/compile.h"
-#include "regular/rules.h"
-#include "tags/free_text.h"
-#include "tags/raw_strings.h"
+#include "grammar/token_masks/compiled_grammar.h"
+#include "grammar/token_masks/grammar_matcher.h"
 #include "texts.h"
 
 namespace structout::fuzz {

@@ -8,9 +8,9 @@
 
 #include "base/limits.h"
 #include "draws.h"
-#include "json/errors.h"
-#include "masks/vocabulary.h"
-#include "step/matcher.h"
+#include "json/document/errors.h"
+#include "language/matcher.h"
+#include "token_masks/vocabulary.h"
 
 namespace structout::fuzz {
 

@@ -1,0 +1,256 @@
+#include "grammar/gss/stacks.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/sorted_set.h"
+
+namespace structout::context_free {
+
+namespace {
+
+constexpr uint32_t kMaxUnionDepth = 4'000;       // united() and node_of() call each other for each level of the stacks
+constexpr uint32_t kNumEnds = kMaxUnknowns + 1;  // unknown contexts and kEndOfText
+constexpr size_t kMaxCompared = 4;               // nodes below the same state that a new one is compared with
+constexpr uint32_t kMaxPairs = 10'000;           // of nodes that one is_subset() visits
+
+const std::vector<EmbeddedStart> kNoStarts;
+
+}  // namespace
+
+Stacks::Stacks(const Network& network)
+    : network_(network), seen_(network.num_states() + kNumEnds), callers_(network.num_rules()) {
+  nodes_.number_of({});
+  nodes_.number_of({{kEndOfText, kDead}});
+  nodes_.number_of({{kUnknownContext, kDead}});
+}
+
+GssNode Stacks::united(std::vector<GssNode> nodes, engine::Budget& budget) {
+  engine::make_set(nodes);
+  if (!nodes.empty() && nodes[0] == kDead) nodes.erase(nodes.begin());
+  if (nodes.empty()) return kDead;
+  if (nodes.size() == 1) return nodes[0];
+  if (nodes.size() == 2) {
+    if (is_subset(nodes[0], nodes[1], budget)) return nodes[1];
+    if (is_subset(nodes[1], nodes[0], budget)) return nodes[0];
+  }
+  uint32_t number = unions_.number_of(nodes);
+  union_results_.resize(unions_.size(), kNone);
+  if (union_results_[number] != kNone) return union_results_[number];
+  std::vector<StackTop> tops;
+  for (GssNode node : nodes) tops.insert(tops.end(), begin(node), end(node));
+  struct Depth {
+    explicit Depth(uint32_t& depth) : depth(++depth) {}
+    ~Depth() { --depth; }
+    uint32_t& depth;
+  } level(union_depth_);
+  if (union_depth_ > kMaxUnionDepth) throw engine::LimitError("grammar_nesting", union_depth_, kMaxUnionDepth);
+  GssNode result = node_of(tops, budget);
+  return union_results_[number] = result;
+}
+
+bool Stacks::is_subset(GssNode a, GssNode b, engine::Budget& budget) {
+  if (a == b || a == kDead) return true;
+  if (b == kDead) return false;
+  std::vector<std::pair<GssNode, GssNode>> pending = {{a, b}};
+  for (uint32_t num_visited = 0; !pending.empty(); ++num_visited) {
+    if (num_visited == kMaxPairs) return false;
+    auto [x, y] = pending.back();
+    if (is_subset_.find(x, y) != PairTable::kMissing) {
+      pending.pop_back();
+      continue;
+    }
+    budget.spend(1);
+    bool result = true, is_known = true;
+    const StackTop* other = begin(y);
+    for (const StackTop* top = begin(x); top < end(x) && result; ++top) {
+      while (other < end(y) && other->state < top->state) ++other;
+      if (other == end(y) || other->state != top->state || (other->below == kDead && top->below != kDead)) {
+        result = false;
+      } else if (top->below != other->below && top->below != kDead) {
+        uint32_t known = is_subset_.find(top->below, other->below);
+        if (known == PairTable::kMissing) {
+          pending.emplace_back(top->below, other->below);
+          is_known = false;
+        } else {
+          result = known == 1;
+        }
+      }
+    }
+    if (result && !is_known) continue;
+    // If this is false, the pairs on top are of no use any more, though they are still
+    // decided.
+    is_subset_.add(x, y, result);
+  }
+  return is_subset_.find(a, b) == 1;
+}
+
+GssNode Stacks::node_of(std::vector<StackTop>& tops, engine::Budget& budget) {
+  budget.spend(tops.size() + 1);
+  if (tops.size() > 1) std::sort(tops.begin(), tops.end());
+  size_t num_united = 0;
+  for (size_t i = 0; i < tops.size();) {
+    size_t same_end = i + 1;
+    while (same_end < tops.size() && tops[same_end].state == tops[i].state) ++same_end;
+    StackTop top = tops[i];
+    if (same_end > i + 1) {
+      std::vector<GssNode> below;
+      for (size_t j = i; j < same_end; ++j) below.push_back(tops[j].below);
+      top.below = united(std::move(below), budget);
+    }
+    tops[num_united++] = top;
+    i = same_end;
+  }
+  tops.resize(num_united);
+  return nodes_.number_of(tops);
+}
+
+// Returns from the rules that end and calls those that begin. Only states that read
+// symbols, and ends, remain in the result.
+GssNode Stacks::closure(std::vector<StackTop>& kernel, engine::Budget& budget) {
+  seen_.clear();
+  callers_.clear();
+  closed_tops_.clear();
+  std::vector<StackTop>& tops = closure_tops_;
+  tops.clear();
+  while (!kernel.empty()) {
+    StackTop top = kernel.back();
+    kernel.pop_back();
+    budget.spend(1);
+    // In an ambiguous grammar a rule often returns to stacks that are already there.
+    auto has_all = [&](GssNode below) { return is_subset(top.below, below, budget); };
+    bool is_end = top.state >= kUnknownContext;
+    uint32_t seen_state = is_end ? network_.num_states() + (top.state - kUnknownContext) : top.state;
+    if (!seen_.add(seen_state, top.below, kMaxCompared, has_all)) continue;
+    if (is_end) {
+      closed_tops_.push_back(top);
+      continue;
+    }
+    tops.push_back(top);
+    if (network_.is_accepting(top.state)) kernel.insert(kernel.end(), begin(top.below), end(top.below));
+  }
+  // A rule is begun after all rules that begin with it, so that it is begun once, with the
+  // stacks of all its callers.
+  auto call_all = [&](uint32_t state, GssNode below) {
+    for (const Call* call = network_.calls_begin(state); call < network_.calls_end(state); ++call) {
+      budget.spend(1);
+      std::vector<StackTop>& list = callers_.of(network_.rank(call->rule));
+      if (network_.is_end(call->target)) {  // a tail call
+        list.insert(list.end(), begin(below), end(below));
+      } else {
+        list.push_back({call->target, below});
+      }
+    }
+  };
+  for (const StackTop& top : tops) call_all(top.state, top.below);
+  for (uint32_t rank = 0; (rank = callers_.next(rank)) != kNone; ++rank) {
+    GssNode below = node_of(callers_.take(rank), budget);
+    uint32_t state = network_.start(network_.rule_of_rank(rank));
+    call_all(state, below);
+    if (network_.reads_symbols(state)) closed_tops_.push_back({state, below});
+  }
+  for (const StackTop& top : tops) {
+    if (network_.reads_symbols(top.state)) closed_tops_.push_back(top);
+  }
+  return node_of(closed_tops_, budget);
+}
+
+GssNode Stacks::start(engine::Budget& budget) {
+  if (network_.is_empty()) return kDead;
+  std::vector<StackTop> kernel = {{network_.start(network_.root()), kBottom}};
+  if (network_.matches_empty()) kernel.push_back({kEndOfText, kDead});
+  return closure(kernel, budget);
+}
+
+GssNode Stacks::after(GssNode node, uint32_t symbol, engine::Budget& budget) {
+  uint32_t known = after_.find(node, symbol);
+  if (known != PairTable::kMissing) return known;
+  std::vector<StackTop> kernel;
+  for (const StackTop* top = begin(node); top < end(node) && top->state < kUnknownContext; ++top) {
+    uint32_t next = symbol < kFirstToken ? network_.next(top->state, symbol)
+                                         : network_.next_of_token(top->state, symbol - kFirstToken);
+    if (next != kNone) kernel.push_back({next, top->below});
+  }
+  GssNode result = kDead;
+  if (!kernel.empty()) {
+    auto& recent = recent_.of(kernel);
+    if (recent.kernel != kernel) {
+      std::vector<StackTop> tops = kernel;
+      recent = {std::move(kernel), closure(tops, budget)};
+    }
+    result = recent.node;
+  }
+  after_.add(node, symbol, result);
+  return result;
+}
+
+GssNode Stacks::returned(GssNode below, engine::Budget& budget) {
+  uint32_t known = returned_.find(below, 0);
+  if (known != PairTable::kMissing) return known;
+  std::vector<StackTop> kernel = tops(below);
+  GssNode result = closure(kernel, budget);
+  returned_.add(below, 0, result);
+  return result;
+}
+
+const std::vector<EmbeddedStart>& Stacks::embedded_starts(GssNode node, engine::Budget& budget) {
+  if (network_.embedded().empty()) return kNoStarts;
+  uint32_t known = starts_numbers_.find(node, 0);
+  if (known != PairTable::kMissing) return starts_[known];
+  std::map<uint32_t, std::vector<StackTop>> callers;  // by language
+  for (const StackTop& top : tops(node)) {
+    if (top.state >= kUnknownContext) break;
+    for (const Call* call = network_.embedded_begin(top.state); call < network_.embedded_end(top.state); ++call) {
+      std::vector<StackTop>& list = callers[call->rule];
+      if (network_.is_end(call->target)) {  // a tail call
+        list.insert(list.end(), begin(top.below), end(top.below));
+      } else {
+        list.push_back({call->target, top.below});
+      }
+    }
+  }
+  std::vector<EmbeddedStart> starts;
+  for (auto& [language, list] : callers) starts.push_back({language, node_of(list, budget)});
+  starts_.push_back(std::move(starts));
+  starts_numbers_.add(node, 0, uint32_t(starts_.size() - 1));
+  return starts_.back();
+}
+
+GssNode Stacks::above(uint32_t state, GssNode below, bool is_closed, engine::Budget& budget) {
+  uint32_t key = state << 1 | uint32_t(is_closed);
+  uint32_t known = above_.find(key, below);
+  if (known != PairTable::kMissing) return known;
+  std::vector<StackTop> kernel = {{state, below}};
+  GssNode result = is_closed ? nodes_.number_of(kernel) : closure(kernel, budget);
+  above_.add(key, below, result);
+  return result;
+}
+
+GssNode Stacks::copied(GssNode node, const Stacks& from, PairTable& copies) {
+  // Depth first, without recursion: stacks may be as deep as texts are long.
+  std::vector<GssNode> pending = {node};
+  while (!pending.empty()) {
+    GssNode current = pending.back();
+    if (copies.find(current, 0) != PairTable::kMissing) {
+      pending.pop_back();
+      continue;
+    }
+    std::vector<StackTop> tops = from.tops(current);
+    bool is_ready = true;
+    for (StackTop& top : tops) {
+      uint32_t copy = copies.find(top.below, 0);
+      if (copy == PairTable::kMissing) {
+        pending.push_back(top.below);
+        is_ready = false;
+      }
+      top.below = copy;
+    }
+    if (!is_ready) continue;
+    pending.pop_back();
+    copies.add(current, 0, nodes_.number_of(tops));
+  }
+  return copies.find(node, 0);
+}
+
+}  // namespace structout::context_free
