@@ -93,8 +93,8 @@ class EmbeddedCache {
   // The bytes that must follow, where the text may not end.
   virtual std::string forced(const EmbeddedConfiguration& config) = 0;
 
-  // Bytes that complete the text, the fewest if they are found quickly. Adds the steps
-  // of a Budget that this takes to `work`.
+  // Bytes that complete the text, the fewest if they are found quickly. Adds the steps of
+  // a Budget that this takes to `work`.
   virtual std::optional<std::string> short_end(const EmbeddedConfiguration& config, uint64_t& work) = 0;
 
   // A unique_number() of this cache.

@@ -69,8 +69,7 @@ class Matcher {
     return false;
   }
 
-  // The number of tokens before the first that is not allowed. The position does not
-  // change.
+  // The number of tokens before the first that is not allowed. The position does not change.
   size_t num_allowed(const int64_t* tokens, size_t count) {
     size_t accepted = accept_prefix(tokens, count);
     drop_tokens(accepted);
@@ -198,9 +197,9 @@ class Matcher {
     return std::find(stop_tokens_.begin(), stop_tokens_.end(), token) != stop_tokens_.end();
   }
 
-  // `stop_tokens` end a text, for example <|eot|>. Inside a text they are allowed only
-  // if the grammar itself names them; see reads_stop(). Throws std::invalid_argument if
-  // one is not in the vocabulary.
+  // `stop_tokens` end a text, for example <|eot|>. Inside a text they are allowed only if
+  // the grammar itself names them; see reads_stop(). Throws std::invalid_argument if one
+  // is not in the vocabulary.
   Matcher(std::shared_ptr<const VocabularyTrie> vocabulary, std::vector<uint32_t> stop_tokens)
       : vocabulary_(std::move(vocabulary)), stop_tokens_(std::move(stop_tokens)) {
     for (uint32_t stop : stop_tokens_) {
@@ -221,8 +220,8 @@ class Matcher {
   // Moves by bytes, as one step.
   virtual bool advance_bytes(const std::string& bytes) = 0;
 
-  // True if the grammar allows this stop token inside the text, in this state. Only
-  // then do the other hooks see it.
+  // True if the grammar allows this stop token inside the text, in this state. Only then
+  // do the other hooks see it.
   virtual bool reads_stop(uint32_t, uint32_t) const { return false; }
 
   // Undoes the last `count` steps.

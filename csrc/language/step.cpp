@@ -13,13 +13,13 @@ constexpr uint32_t kEmptyRow = kFreeRow - 2;   // of a row that others fill
 constexpr uint64_t kLookupWork = 3'000;        // of what is expected to be known: about 0.1 ms
 constexpr uint64_t kWorkBeforeYield = 30'000;  // before others may go on: about 1 ms
 
-// Mask bytes that a thread copies at a time. For smaller ranges, waking the threads
-// would take longer than what they save.
+// Mask bytes that a thread copies at a time. For smaller ranges, waking the threads would
+// take longer than what they save.
 constexpr size_t kGrainBytes = size_t{1} << 18;
 
-// Prefetches the matchers of the next requests. Their objects are scattered in memory
-// and have left the caches since the last step: the cache misses, one after the other,
-// would take longer than the work.
+// Prefetches the matchers of the next requests. Their objects are scattered in memory and
+// have left the caches since the last step: the cache misses, one after the other, would
+// take longer than the work.
 template <typename Requests>
 void prefetch_after(const Requests& requests, size_t i) {
   constexpr size_t kObjectsAhead = 8, kPlacesAhead = 4;
@@ -172,8 +172,8 @@ std::optional<uint64_t> Step::fill_request(size_t i, uint64_t work, RowWriter& r
   }
 }
 
-// Fills the rows of requests with stored masks, on several threads. Returns the
-// requests for which that failed.
+// Fills the rows of requests with stored masks, on several threads. Returns the requests
+// for which that failed.
 std::vector<size_t> Step::fill_known(const std::vector<size_t>& known, MaskBuffer& masks, ThreadPool& pool) {
   std::vector<uint8_t> is_filled(known.size());
   size_t grain_size = std::max<size_t>(1, kGrainBytes * requests.size() / (num_rows() * masks.row_bytes() + 1));

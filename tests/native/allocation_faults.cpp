@@ -1,10 +1,10 @@
-// Lets allocations of the engine fail, each once: while constraints compile and while
-// texts are read. What fails must be an error of its own call: afterwards the same text
-// and others have the masks that they had before.
+// Lets allocations of the engine fail, each once: while constraints compile and while texts are
+// read. What fails must be an error of its own call: afterwards the same text and others have
+// the masks that they had before.
 //
-// Arguments: the first seed, seconds, and a file of JSON schemas, one a line. Prints
-// how many constraints there were and how many allocations failed, then each finding.
-// Prints the seed on stderr before it begins, for those that end the process.
+// Arguments: the first seed, seconds, and a file of JSON schemas, one a line. Prints how many
+// constraints there were and how many allocations failed, then each finding. Prints the seed on
+// stderr before it begins, for those that end the process.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -75,8 +75,7 @@ using Compile = std::function<MakeMatcher()>;
 long num_faults = 0;
 std::vector<std::string> findings;
 
-// Calls with one failing allocation; with 0 none fails. Returns whether the call came
-// to an end.
+// Calls with one failing allocation; with 0 none fails. Returns whether the call came to an end.
 bool with_fault(long allocation, const std::function<void()>& call) {
   num_allocations = 0;
   failing_allocation = allocation;
@@ -119,8 +118,8 @@ Text drawn(engine::Matcher& matcher) {
   return text;
 }
 
-// What differs when the text is read again. Empty also where the matcher has an error
-// of its own, if `may_fail`.
+// What differs when the text is read again. Empty also where the matcher has an error of its
+// own, if `may_fail`.
 std::string difference(engine::Matcher& matcher, const Text& text, bool may_fail) {
   std::vector<uint32_t> row(matcher.row_words());
   for (size_t i = 0; i < text.rows.size(); ++i) {

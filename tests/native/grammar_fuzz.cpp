@@ -1,10 +1,9 @@
-// Builds random grammars, with and without a lexer, with embedded schemas and earlier
-// ones of these grammars, and with tokens that are read by their ids, and reads texts
-// that follow their masks or do not. Compares each mask with a walk over whole places,
-// and asks which parts of whole texts were read as which rules. Built with sanitizers,
-// or to hunt at length. Arguments: the seed, the number of grammars, and seconds of CPU
-// time after which no more of them are begun. Prints how many grammars had texts, and
-// how many were refused.
+// Builds random grammars, with and without a lexer, with embedded schemas and earlier ones of
+// these grammars, and with tokens that are read by their ids, and reads texts that follow
+// their masks or do not. Compares each mask with a walk over whole places, and asks which
+// parts of whole texts were read as which rules. Built with sanitizers, or to hunt at length.
+// Arguments: the seed, the number of grammars, and seconds of CPU time after which no more of
+// them are begun. Prints how many grammars had texts, and how many were refused.
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>

@@ -1,5 +1,5 @@
-// Texts of random grammars that follow their masks or do not. Each mask is compared
-// with a walk over whole places.
+// Texts of random grammars that follow their masks or do not. Each mask is compared with a
+// walk over whole places.
 #pragma once
 
 #include <cstdio>

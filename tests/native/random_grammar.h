@@ -1,5 +1,5 @@
-// Random grammars, with and without a lexer, with embedded schemas and with tokens that
-// are read by their ids, and a vocabulary for their texts.
+// Random grammars, with and without a lexer, with embedded schemas and with tokens that are
+// read by their ids, and a vocabulary for their texts.
 #pragma once
 
 #include <functional>

@@ -1,8 +1,7 @@
-// Walks through the schemas of a file, one a line. After the schema, and tabs, may be
-// all of its texts without spaces: then each mask must be that of these texts.
-// Otherwise walks prefer few characters, so that values come again, and must end.
-// Prints what is wrong, some texts with the numbers of their lines, and how many walks
-// there were.
+// Walks through the schemas of a file, one a line. After the schema, and tabs, may be all
+// of its texts without spaces: then each mask must be that of these texts. Otherwise walks
+// prefer few characters, so that values come again, and must end. Prints what is wrong,
+// some texts with the numbers of their lines, and how many walks there were.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -121,8 +120,8 @@ std::string walk_on(Walk& walk, bool& is_complete) {
 
 }  // namespace
 
-// Arguments: how many walks each schema takes, the file, a seed, and whether keys come
-// in the declared order.
+// Arguments: how many walks each schema takes, the file, a seed, and whether keys come in
+// the declared order.
 int main(int, char** arguments) {
   int num_walks = std::atoi(arguments[1]);
   rng.seed(uint64_t(std::atoll(arguments[3])));

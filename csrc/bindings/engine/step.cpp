@@ -247,8 +247,8 @@ class PythonStep {
     }
   }
 
-  // Throws std::invalid_argument unless the rows fit into the buffer. All matchers of a
-  // step share a vocabulary, so only the first is checked.
+  // Throws std::invalid_argument unless the rows fit into the buffer. All matchers of a step
+  // share a vocabulary, so only the first is checked.
   void check(const MaskBuffer& masks, size_t needed_rows) const {
     if (needed_rows > masks.num_rows()) throw std::invalid_argument("the buffer has too few rows");
     auto has_matcher = [](const StepRequest& request) { return request.matcher != nullptr; };

@@ -90,12 +90,12 @@ class Completability {
   };
   const std::vector<Completion>& completions(uint32_t lexer_state, engine::Budget& budget);
 
-  // True if every text with this state of a rule on top, after a lexeme with this end,
-  // can be finished.
+  // True if every text with this state of a rule on top, after a lexeme with this end, can
+  // be finished.
   bool is_completable_at(uint32_t state, uint32_t end, engine::Budget& budget);
 
-  // True if a lexeme may begin after one with this end, with a byte that would not
-  // extend that one.
+  // True if a lexeme may begin after one with this end, with a byte that would not extend
+  // that one.
   bool may_begin(uint32_t lexer_start, uint32_t end, engine::Budget& budget);
 
   // True if an embedded text or a token may begin after a lexeme with this end.

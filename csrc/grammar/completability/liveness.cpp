@@ -9,11 +9,11 @@ namespace structout::context_free {
 
 namespace {
 
-// Returns for each state a lower bound on the symbols to the end of its rule. Tokens
-// that are matched by their ids count as none.
+// Returns for each state a lower bound on the symbols to the end of its rule. Tokens that
+// are matched by their ids count as none.
 std::vector<uint32_t> symbols_to_rule_end(const Network& network) {
-  // `before`: the states that lead to a state, or that call the rule that starts with
-  // it. `after`: the states that the symbols of a state lead to.
+  // `before`: the states that lead to a state, or that call the rule that starts with it.
+  // `after`: the states that the symbols of a state lead to.
   std::vector<std::vector<uint32_t>> before(network.num_states()), after(network.num_states());
   std::vector<uint32_t> least(network.num_states(), kNone), pending;
   uint32_t num_symbols = network.has_lexer() ? uint32_t(network.terminals().size()) : 256;

@@ -89,8 +89,8 @@ std::vector<uint32_t> Reader::allowed_terminals(const std::vector<uint32_t>& sta
   return allowed;
 }
 
-// Cached by node, and below that by the states on top: stacks with the same ones share
-// a start.
+// Cached by node, and below that by the states on top: stacks with the same ones share a
+// start.
 uint32_t Reader::lexer_start(GssNode node, bool may_ignore) {
   std::vector<uint32_t>& starts = lexer_starts_[may_ignore];
   if (starts.size() <= node) starts.resize(stacks_.num_nodes(), kNone);
@@ -107,8 +107,8 @@ uint32_t Reader::lexer_start(GssNode node, bool may_ignore) {
 }
 
 uint32_t Reader::computed_lexer_start(const std::vector<uint32_t>& states, bool may_ignore) {
-  // Ignored lexemes stand between terminals: not at the start of a text, and not after
-  // the last terminal that may follow.
+  // Ignored lexemes stand between terminals: not at the start of a text, and not after the
+  // last terminal that may follow.
   std::vector<uint32_t> allowed = allowed_terminals(states);
   for (uint32_t terminal = 0; terminal < network_.terminals().size() && may_ignore && !states.empty(); ++terminal) {
     if (lexer_.is_ignored(terminal)) allowed.push_back(terminal);
@@ -150,8 +150,8 @@ LexerConfiguration Reader::config_after_lexeme(GssNode node, uint32_t set, engin
   const Terminal& terminal = network_.terminals()[*lexer_.begin(set)];
   LexerConfiguration after = {next, lexer_start(next, may_ignore_after(set))};
   if (terminal.options.stop.empty()) return after;
-  // The next lexeme must not end with a stop inside these bytes: it would leave that to
-  // its own next lexeme, and so on.
+  // The next lexeme must not end with a stop inside these bytes: it would leave that to its
+  // own next lexeme, and so on.
   auto ends_with_stop = [this](uint32_t lexer_state) {
     uint32_t accepted = lexer_.accepted(lexer_state);
     return accepted != 0 && !network_.terminals()[*lexer_.begin(accepted)].options.stop.empty();

@@ -92,8 +92,8 @@ class Reader {
     return after_all(config, byte, budget);
   }
 
-  // Reads bytes. If the text is inside a single embedded text, that one reads all bytes
-  // up to its next possible end at once.
+  // Reads bytes. If the text is inside a single embedded text, that one reads all bytes up
+  // to its next possible end at once.
   Configuration after(Configuration config, const uint8_t* begin, const uint8_t* end, engine::Budget& budget);
 
   // The configuration after a token that the grammar matches by its id.
@@ -118,8 +118,8 @@ class Reader {
 
   bool may_end(const Configuration& config, engine::Budget& budget);
 
-  // True if a lexeme, an embedded text or a token may begin here, since no lexeme has
-  // begun yet. Always true without a lexer.
+  // True if a lexeme, an embedded text or a token may begin here, since no lexeme has begun
+  // yet. Always true without a lexer.
   bool is_between(const LexerConfiguration& config) const {
     return !network_.has_lexer() || config.lexer_state == Lexer::kStuck || lexer_.is_fresh(config.lexer_state);
   }
@@ -131,8 +131,8 @@ class Reader {
                               : config_after_lexeme(config.node, lexer_.accepted(config.lexer_state), budget).node;
   }
 
-  // The bytes that texts may consist of. With a lexer and without embedded languages,
-  // only one byte of each class.
+  // The bytes that texts may consist of. With a lexer and without embedded languages, only
+  // one byte of each class.
   const std::vector<uint8_t>& bytes_with_tokens() const { return bytes_with_tokens_; }
 
   // The configuration in front of the next lexeme, after one that all terminals of a set
@@ -140,8 +140,8 @@ class Reader {
   // after the stop, inside the next lexeme.
   LexerConfiguration config_after_lexeme(GssNode node, uint32_t set, engine::Budget& budget);
 
-  // The stacks in front of the next lexeme. may_ignore_after() is true if that lexeme
-  // may be an ignored one.
+  // The stacks in front of the next lexeme. may_ignore_after() is true if that lexeme may
+  // be an ignored one.
   GssNode after_lexeme(GssNode node, uint32_t set, engine::Budget& budget);
   bool may_ignore_after(uint32_t set) const {
     return !network_.ignores_once() || !lexer_.is_ignored(*lexer_.begin(set));
@@ -154,8 +154,8 @@ class Reader {
   template <typename HasEnd>
   Configuration at_token_end(Configuration config, HasEnd has_end, engine::Budget& budget);
 
-  // The state of the lexer in front of the next lexeme. `may_ignore`: true if that may
-  // be an ignored one.
+  // The state of the lexer in front of the next lexeme. `may_ignore`: true if that may be
+  // an ignored one.
   uint32_t lexer_start(GssNode node, bool may_ignore = true);
 
   const Network& network() const { return network_; }

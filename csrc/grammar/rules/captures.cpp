@@ -118,8 +118,8 @@ class CaptureParser::Parse {
   }
 
   // Begins the rules that entries call (Earley's predictor), and returns from the rules
-  // that may end (the completer). `empty` remembers rules that ended where they began,
-  // so that callers which come later also return from them.
+  // that may end (the completer). `empty` remembers rules that ended where they began, so
+  // that callers which come later also return from them.
   void close(const Position& position, Chart& chart) {
     for (size_t i = 0; i < chart.entries.size(); ++i) {
       uint32_t number = chart.entries[i];
@@ -147,8 +147,8 @@ class CaptureParser::Parse {
 
   bool is_embedded(uint32_t rule) const { return rule >= parser_.rules_.size(); }
 
-  // Earley's scanner: advances entries over the token, the embedded text, the lexeme or
-  // the byte here.
+  // Earley's scanner: advances entries over the token, the embedded text, the lexeme or the
+  // byte here.
   void scan(const Position& position, const Chart& chart) {
     const TokenAt& token = token_at_[position.byte];
     if (position.num_tokens < token.without_bytes.size()) {
@@ -162,8 +162,8 @@ class CaptureParser::Parse {
     scan_symbol(chart, uint8_t(bytes_[position.byte]), position.byte, {position.byte + 1, 0, false});
   }
 
-  // Advances all entries that read the symbol. It spans from byte `begin` to the
-  // position `end`.
+  // Advances all entries that read the symbol. It spans from byte `begin` to the position
+  // `end`.
   void scan_symbol(const Chart& chart, uint32_t symbol, size_t begin, const Position& end) {
     for (uint32_t number : std::vector(chart.entries)) {
       const Entry entry = entries_[number];
@@ -227,8 +227,8 @@ class CaptureParser::Parse {
   }
 
   // Reads the longest lexeme at the position. The lexer follows the terminals that the
-  // entries allow there, and the ignored ones if they may stand there, just as the
-  // Reader's lexer does.
+  // entries allow there, and the ignored ones if they may stand there, just as the Reader's
+  // lexer does.
   void scan_lexeme(const Position& position, const Chart& chart) {
     std::vector<uint32_t> allowed;
     for (uint32_t number : chart.entries) {
@@ -283,8 +283,8 @@ class CaptureParser::Parse {
     after.may_ignore = after.may_ignore || !parser_.network_.ignores_once();
   }
 
-  // Follows the back pointers from the last entry of the text. Returns the rules to
-  // report that ended on the way, in the order of their ends.
+  // Follows the back pointers from the last entry of the text. Returns the rules to report
+  // that ended on the way, in the order of their ends.
   std::vector<Capture> captures_of(uint32_t last) const {
     std::vector<Capture> captures;
     std::vector<uint32_t> pending = {last};

@@ -65,8 +65,8 @@ class EmbeddedGrammarCache final : public engine::EmbeddedCache {
   std::optional<uint32_t> entry_number(const Configuration& config);
   bool can_continue(const Configuration& config);
 
-  // Returns the trie nodes after which the embedded text may end inside a token: with
-  // one of `followers` as the next byte.
+  // Returns the trie nodes after which the embedded text may end inside a token: with one
+  // of `followers` as the next byte.
   std::vector<uint32_t> continuations_of(const Configuration& config, const engine::ByteSet& followers);
   static engine::EmbeddedView view_of(uint32_t number, const Entry& entry);
 
@@ -80,9 +80,9 @@ class EmbeddedGrammarCache final : public engine::EmbeddedCache {
   PairTable may_continue_;  // by node and state of the lexer: 1 if anything may follow, else 0
 };
 
-// A grammar as an embedded language. It works on bytes alone: it can neither match
-// tokens by their ids nor count them. The empty text does not belong to it, even if the
-// grammar matches it.
+// A grammar as an embedded language. It works on bytes alone: it can neither match tokens
+// by their ids nor count them. The empty text does not belong to it, even if the grammar
+// matches it.
 class EmbeddedGrammar final : public engine::EmbeddedLanguage {
  public:
   // Throws PatternError if the grammar matches tokens by their ids, or has max_tokens.

@@ -209,8 +209,8 @@ std::vector<TextConfiguration> GrammarCache::copied(GrammarCache& from, const st
     LexerConfiguration config = from.states_[each.state].config;
     config.node = copy(config.node);
     TextConfiguration copied{number_of(config), each.num_tokens};
-    // With a lexer a mask depends on the ends that the other object has found, so it
-    // stays there.
+    // With a lexer a mask depends on the ends that the other object has found, so it stays
+    // there.
     if (each.others == nullptr && !parts_->network->has_lexer()) {
       states_[copied.state].mask = from.states_[each.state].mask.load();
     }

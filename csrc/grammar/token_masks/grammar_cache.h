@@ -47,8 +47,8 @@ struct TextConfiguration {
 // Numbers the configurations of texts, and caches their masks. Numbers are made on first
 // use, and stay valid as long as this object lives.
 //
-// Threads may share it. A known mask outside of embedded texts costs no lock; work on
-// new states locks the shared parts.
+// Threads may share it. A known mask outside of embedded texts costs no lock; work on new
+// states locks the shared parts.
 class GrammarCache {
  public:
   // `has_own`: true if embedded languages get new caches that no other text uses.
@@ -148,8 +148,8 @@ class GrammarCache {
     config.num_tokens = text.num_tokens;
     return config;
   }
-  // Drops the embedded texts that cannot be completed, or after whose ends the whole
-  // text cannot be finished.
+  // Drops the embedded texts that cannot be completed, or after whose ends the whole text
+  // cannot be finished.
   Configuration with_completable_parses(const Configuration& config);
   // The configuration of a text at the end of a token, where token limits take effect. Dead
   // if the text cannot be finished.

@@ -111,8 +111,8 @@ bool Masks::Walk::add_loop(uint32_t node, uint32_t state) {
   auto after = [&](uint32_t from, uint8_t byte) {
     return has_lexer ? masks_.lexer_.after(from, byte, budget_) : masks_.after(from, byte, budget_).node;
   };
-  // If it is not sure that texts at the state can be finished, either all texts in the
-  // loop can or none: the only way out of a character leads back to the state.
+  // If it is not sure that texts at the state can be finished, either all texts in the loop
+  // can or none: the only way out of a character leads back to the state.
   auto is_usual = [&](uint32_t of) {
     if (has_lexer) return of == state || leads_like(of, masks_.completability_.is_completable(state, budget_));
     return of != Stacks::kDead && !masks_.stacks_.has_unknown(of) &&

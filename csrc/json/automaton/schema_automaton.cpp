@@ -7,8 +7,8 @@ namespace structout::json {
 
 namespace {
 
-// Outside of strings, keys and literals, only these bytes have actions of their own:
-// all others act as their neighbours do, but for the edges of numbers.
+// Outside of strings, keys and literals, only these bytes have actions of their own: all
+// others act as their neighbours do, but for the edges of numbers.
 constexpr std::string_view kStructure = " \t\n\r{}[],:\"-0123456789ntf";
 
 }  // namespace

@@ -8,8 +8,8 @@
 
 namespace structout::json {
 
-// kMalformed: the text is not JSON or not a JSON Schema. kUnsupported: a schema that
-// this engine refuses. kImpossible: no value satisfies the schema.
+// kMalformed: the text is not JSON or not a JSON Schema. kUnsupported: a schema that this
+// engine refuses. kImpossible: no value satisfies the schema.
 enum class ErrorKind { kMalformed, kUnsupported, kImpossible };
 
 class SchemaError : public std::runtime_error {

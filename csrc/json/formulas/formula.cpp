@@ -89,8 +89,8 @@ Formula Formulas::negation(Formula formula) {
   }
 }
 
-// The names are those for a conjunction. A disjunction is its dual: true and false
-// change places.
+// The names are those for a conjunction. A disjunction is its dual: true and false change
+// places.
 Formula Formulas::combine(Op op, std::vector<Formula> operands) {
   bool is_and = op == Op::kAnd;
   Formula zero = is_and ? kNever : kAlways, one = is_and ? kAlways : kNever;

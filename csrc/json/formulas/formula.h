@@ -1,5 +1,5 @@
-// Boolean formulas over atoms, each stored once (hash consing): formulas of one form
-// have one number, so comparing two takes constant time.
+// Boolean formulas over atoms, each stored once (hash consing): formulas of one form have
+// one number, so comparing two takes constant time.
 #pragma once
 
 #include <cstdint>
@@ -100,8 +100,8 @@ class Formulas {
     return substitute(formula, replacement, memo);
   }
 
-  // Replaces one atom by its truth. Leaves operands that do not mention the atom as
-  // they are.
+  // Replaces one atom by its truth. Leaves operands that do not mention the atom as they
+  // are.
   Formula assign(Formula formula, Formula atom, bool value);
 
   // The truth of a formula, given that of its atoms by truth(atom).
@@ -131,8 +131,7 @@ class Formulas {
     }
   }
 
-  // The different atoms of a formula, in increasing order. Computed once for each
-  // formula.
+  // The different atoms of a formula, in increasing order. Computed once for each formula.
   const std::vector<Formula>& atoms(Formula formula);
   bool mentions(Formula formula, Formula atom);
 

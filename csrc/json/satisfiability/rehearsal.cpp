@@ -144,8 +144,8 @@ class Rehearsal {
   std::set<Scene> known_;
 };
 
-// The number of conditions in a formula: literals on all keys of a set or on a number
-// of items, and atoms within alternatives.
+// The number of conditions in a formula: literals on all keys of a set or on a number of
+// items, and atoms within alternatives.
 size_t num_conditions(Formulas& formulas, Formula formula) {
   size_t count = 0;
   for (Formula part : formulas.conjuncts(formula)) {

@@ -22,11 +22,10 @@ namespace structout::json {
 
 enum class TextKind : uint8_t { kString, kNumber };
 
-// A formula on texts after some bytes: its derivative (Brzozowski, 1964). Each atom
-// holds a state of its automaton, so a byte moves the atoms and keeps the connectives:
-// after the byte a, `minLength 2 and ^ab` becomes `minLength 1` and the rest of the
-// pattern. Text states are numbered; two states of equal languages may have different
-// numbers.
+// A formula on texts after some bytes: its derivative (Brzozowski, 1964). Each atom holds a
+// state of its automaton, so a byte moves the atoms and keeps the connectives: after the
+// byte a, `minLength 2 and ^ab` becomes `minLength 1` and the rest of the pattern. Text
+// states are numbered; two states of equal languages may have different numbers.
 struct TextState {
   TextKind kind;
   uint32_t syntax;  // state of the automaton of all texts of the kind
@@ -46,9 +45,8 @@ struct NumberSpelling {
   }
   explicit NumberSpelling(const Decimal& value);
 
-  // The digits of the schema's number before the point and after it. has_exponent: it
-  // can be written with an exponent; exceeds_doubles: with one that a double does not
-  // have.
+  // The digits of the schema's number before the point and after it. has_exponent: it can
+  // be written with an exponent; exceeds_doubles: with one that a double does not have.
   uint32_t num_whole = 0, num_decimals = 0;
   uint32_t num_digits = 0;  // that all numbers of the language may have
   bool has_exponent = false, exceeds_doubles = false;
@@ -66,8 +64,8 @@ class Texts {
   // `allowed_bytes`: for each of the 256 bytes, true if a text may contain it.
   Texts(Formulas& formulas, engine::Budget& budget, const std::vector<bool>& allowed_bytes);
 
-  // The atom of a language with this name. `compile` makes its automaton the first
-  // time; all schemas of the process share languages by name.
+  // The atom of a language with this name. `compile` makes its automaton the first time;
+  // all schemas of the process share languages by name.
   Formula language(TextKind kind, const std::string& name, const std::function<engine::Automaton()>& compile);
 
   // The atom of listed texts: all of them, or those whose label has bit `which` (see
@@ -78,14 +76,14 @@ class Texts {
   Formula exact_strings(std::vector<std::string> values);
   Formula min_length(uint32_t length) { return length == 0 ? kAlways : formulas_.atom(Op::kMinLength, length); }
 
-  // True if a formula accepts a whole text, the content of a string or a number. The
-  // text may have bytes that are not allowed.
+  // True if a formula accepts a whole text, the content of a string or a number. The text
+  // may have bytes that are not allowed.
   bool matches(TextKind kind, Formula formula, const std::string& text);
 
   void set_spelling(Formula language, const NumberSpelling& spelling) { spellings_[language] = spelling; }
 
-  // The start state of texts that are to be written. Numbers are restricted to the
-  // spelling that the formula needs (see NumberSpelling).
+  // The start state of texts that are to be written. Numbers are restricted to the spelling
+  // that the formula needs (see NumberSpelling).
   uint32_t start(TextKind kind, Formula formula) {
     return add({kind, 0, kind == TextKind::kNumber ? written(formula) : formula});
   }
@@ -97,8 +95,8 @@ class Texts {
   const TextState& operator[](uint32_t state) const { return states_[state]; }
   size_t num_states() const { return states_.size(); }
 
-  // The state after another byte, or kDead if no text of the kind continues with it.
-  // The formula of the state may be kNever.
+  // The state after another byte, or kDead if no text of the kind continues with it. The
+  // formula of the state may be kNever.
   uint32_t next(uint32_t state, uint8_t byte);
 
   // The transitions of a state, by increasing bytes. Valid until the next call.
@@ -114,8 +112,8 @@ class Texts {
   // True if the formula accepts a text that ends here.
   bool accepts(uint32_t state) const { return steps_[state].accepts; }
 
-  // True if the formula accepts this text or a continuation. Memoized; the first call
-  // is a search.
+  // True if the formula accepts this text or a continuation. Memoized; the first call is a
+  // search.
   bool is_live(uint32_t state);
 
   // In a string: the number of bytes that may follow of arbitrary characters that are
@@ -127,8 +125,8 @@ class Texts {
   // to the state. See token_masks/character_classes.h.
   uint64_t repeated_classes(uint32_t state);
 
-  // The state without its maximum length, if the next `max_length` bytes cannot reach
-  // it; otherwise the state itself. So far from their end, long strings share states.
+  // The state without its maximum length, if the next `max_length` bytes cannot reach it;
+  // otherwise the state itself. So far from their end, long strings share states.
   uint32_t without_far_limit(uint32_t state, uint32_t max_length);
 
   struct LengthLimit {
@@ -136,19 +134,19 @@ class Texts {
     uint32_t num_free;     // characters after which it still makes no difference
     uint32_t num_at_most;  // characters that may follow
   };
-  // The maximum length of the rest of a string, between two characters. None if the
-  // state has no maximum, or if the rest of its formula may need all of it.
+  // The maximum length of the rest of a string, between two characters. None if the state
+  // has no maximum, or if the rest of its formula may need all of it.
   std::optional<LengthLimit> length_limit(uint32_t state);
 
-  // All continuations that the formula of a state accepts, if there are at most `max`,
-  // all of them short.
+  // All continuations that the formula of a state accepts, if there are at most `max`, all
+  // of them short.
   std::optional<std::vector<std::string>> all_texts(uint32_t state, size_t max);
   std::optional<std::vector<std::string>> all_texts(TextKind kind, Formula formula, size_t max) {
     return all_texts(start(kind, formula), max);
   }
 
-  // As all_texts(), for strings. Nothing if the formula may accept a string with bytes
-  // that are not allowed. Such a string may still be a name of the schema.
+  // As all_texts(), for strings. Nothing if the formula may accept a string with bytes that
+  // are not allowed. Such a string may still be a name of the schema.
   std::optional<std::vector<std::string>> all_strings(Formula formula, size_t max);
 
   // The number of continuations that the formula of a state accepts, however long.
@@ -156,12 +154,12 @@ class Texts {
   static constexpr uint32_t kManyTexts = 1 << 30;
   uint32_t count(uint32_t state);
 
-  // A lower bound of count(), which may be smaller for numbers. It is 0 only if there
-  // are none.
+  // A lower bound of count(), which may be smaller for numbers. It is 0 only if there are
+  // none.
   uint32_t least_count(uint32_t state);
 
-  // Counts the texts of a set, from a cursor in it on, that are continuations of the
-  // state, with a closing quote or without.
+  // Counts the texts of a set, from a cursor in it on, that are continuations of the state,
+  // with a closing quote or without.
   uint32_t num_among(uint32_t state, const TextSet::Cursor& begin);
 
   // A shortest text that a formula accepts, or nothing if it is unsatisfiable.
@@ -189,19 +187,19 @@ class Texts {
   bool allows_plain(uint32_t state);
   bool leads_back(uint32_t start, uint32_t state, uint32_t num_separator_bytes,
                   std::map<std::pair<uint32_t, uint32_t>, bool>& known);
-  // Splits the formula of a state: returns the state without its maximum length, and
-  // the limit: fewer characters than this may follow. None if there is no maximum.
+  // Splits the formula of a state: returns the state without its maximum length, and the
+  // limit: fewer characters than this may follow. None if there is no maximum.
   std::optional<std::pair<uint32_t, uint32_t>> split_limit(uint32_t state);
   // A lower bound on the bytes that the text still needs for its formula to hold.
   uint32_t least_length(uint32_t state) const;
-  // The characters of a shortest continuation that the formula accepts, or kFar if
-  // there is none.
+  // The characters of a shortest continuation that the formula accepts, or kFar if there is
+  // none.
   uint32_t distance(uint32_t state);
   // An upper bound on distance() for all live states between two characters that may
   // follow, or kFar if they are too many to search.
   uint32_t largest_distance(uint32_t state);
-  // Restricts a formula on numbers to a few spellings of each number. Satisfiable if
-  // the formula is.
+  // Restricts a formula on numbers to a few spellings of each number. Satisfiable if the
+  // formula is.
   Formula written(Formula formula);
   Formula with_forms(Formula formula);
   enum class Life : uint8_t { kUnknown, kLive, kDead };
@@ -213,14 +211,14 @@ class Texts {
     std::vector<engine::Edge> edges;
   };
 
-  // A lower bound on the continuations of a number by digits alone. 0 if a better one
-  // takes long to find.
+  // A lower bound on the continuations of a number by digits alone. 0 if a better one takes
+  // long to find.
   uint32_t num_whole_numbers(uint32_t state);
   // True if there are kManyTexts or more strings of `length` characters (kFar: of any
   // length), given that the formula allows them all. Not all strings are counted.
   bool are_many_of_length(uint32_t length) const;
-  // True if a byte that is not allowed would continue the text, in this state or a
-  // later one.
+  // True if a byte that is not allowed would continue the text, in this state or a later
+  // one.
   bool may_lack_texts(uint32_t state);
   // An upper bound on the digits that it takes to end a number, whichever digits come
   // before them. kFar if it cannot end after some digits, or if the search takes long.

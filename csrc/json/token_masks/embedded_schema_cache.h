@@ -1,5 +1,4 @@
-// A JSON Schema as an embedded language: a part of a grammar's texts, for example, is
-// JSON.
+// A JSON Schema as an embedded language: a part of a grammar's texts, for example, is JSON.
 #pragma once
 
 #include <memory>

@@ -106,8 +106,8 @@ State SchemaCache::mask_state(const Configuration& config) {
   return mask_states_[state];
 }
 
-// The cache key of a mask: the states from the top of the stack down, as far as masks
-// with the same top have looked so far.
+// The cache key of a mask: the states from the top of the stack down, as far as masks with
+// the same top have looked so far.
 std::string SchemaCache::key_of(const Configuration& config, State top) const {
   size_t num_frames = top < num_frames_.size() ? num_frames_[top] : 1;
   std::string key(reinterpret_cast<const char*>(&top), sizeof top);
@@ -325,8 +325,8 @@ void SchemaCache::forbid_used(const Configuration& config, const DuplicateChecks
     }
     return false;
   };
-  // True if the token has two quotes, so that it may begin and complete a key. Earlier
-  // keys of the same object may rule this key out, however new the item is.
+  // True if the token has two quotes, so that it may begin and complete a key. Earlier keys
+  // of the same object may rule this key out, however new the item is.
   auto may_complete_key = [&](uint32_t token) {
     return std::count(vocabulary_->begin(token), vocabulary_->end(token), uint8_t('"')) >= 2;
   };
@@ -345,8 +345,8 @@ void SchemaCache::forbid_used(const Configuration& config, const DuplicateChecks
   }
   bool is_key = automaton_->register_kind(config.state()) == RegisterKind::kInsideKey;
   if (!is_key || config.registers()->used == nullptr) return;
-  // Walks the used keys through the vocabulary trie. A key has one spelling, so each
-  // token that completes a used key is forbidden.
+  // Walks the used keys through the vocabulary trie. A key has one spelling, so each token
+  // that completes a used key is forbidden.
   const std::vector<VocabularyTrie::Node>& nodes = vocabulary_->nodes();
   auto follow = [&](auto& self, const TextSet::Cursor& used, uint32_t node) -> void {
     uint32_t quote = used.is_whole() ? vocabulary_->child(node, '"') : VocabularyTrie::kNone;

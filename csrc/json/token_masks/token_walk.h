@@ -13,8 +13,8 @@
 
 namespace structout::json {
 
-// Tokens that could produce a duplicate key or item and so need a check for each text:
-// they complete one, or begin one whose continuations may be used up.
+// Tokens that could produce a duplicate key or item and so need a check for each text: they
+// complete one, or begin one whose continuations may be used up.
 struct DuplicateChecks {
   std::vector<uint32_t> of_earlier;     // all of these tokens
   std::vector<uint32_t> of_themselves;  // those that may repeat a key or item that they complete themselves
@@ -150,9 +150,9 @@ class TokenWalk {
     });
   }
 
-  // Takes the row of the state without its maximum length, and forbids the tokens that
-  // are too long. Returns false if more than kMaxDoubtful tokens must be read: then
-  // fill() is faster.
+  // Takes the row of the state without its maximum length, and forbids the tokens that are
+  // too long. Returns false if more than kMaxDoubtful tokens must be read: then fill() is
+  // faster.
   bool forbid_longer(const engine::VocabularyTrie& vocabulary, const WalkHints::LengthLimit& limit, uint32_t* row) {
     row_ = row;
     const engine::StringTokens& strings = vocabulary.string_tokens();
@@ -261,8 +261,7 @@ class TokenWalk {
     frames_.resize(sizes_[node.depth]);
     uint32_t top = next(tops_[node.depth], node.byte);
     if (top == kBottom) return false;
-    // A number may end in front of any byte, so what is below it counts though no byte
-    // of JSON leads there.
+    // A number may end in front of any byte, so what is below it counts though no byte of JSON leads there.
     if (frames_[top].below == kBottom && automaton_.truth_values_at_end(frames_[top].state)) look_at(kBottom);
     tops_[node.depth + 1] = top;
     sizes_[node.depth + 1] = frames_.size();
@@ -282,8 +281,8 @@ class TokenWalk {
     return true;
   }
 
-  // Hints on the state before a depth: characters that may follow without a look at
-  // each byte.
+  // Hints on the state before a depth: characters that may follow without a look at each
+  // byte.
   struct Level {
     State state = kNoState;
     uint32_t num_plain_bytes;
@@ -432,8 +431,7 @@ class TokenWalk {
 
   void forbid(uint32_t token) { row_[token >> 5] &= ~(1u << (token & 31)); }
 
-  // Events: bits for what the present token has done to keys and items that are
-  // remembered.
+  // Events: bits for what the present token has done to keys and items that are remembered.
   static constexpr uint32_t kEntered = 1, kCompleted = 2, kEnteredAnother = 4, kCompletedAnother = 8;
   static constexpr uint32_t kCompletedPresentKey = 16;  // the one that had begun before the token
 
@@ -526,8 +524,8 @@ class TokenWalk {
   Conditions no_conditions_;       // where they are known already
   std::vector<bool> is_followed_;  // tokens of names
   uint32_t* row_ = nullptr;
-  // For each depth: the frame on top after the bytes before it, and the number of
-  // frames then.
+  // For each depth: the frame on top after the bytes before it, and the number of frames
+  // then.
   std::vector<uint32_t> tops_;
   std::vector<size_t> sizes_;
   std::vector<Level> levels_;

@@ -1,5 +1,5 @@
-// Grammars, built from the choices of the bytes: what the front ends of GBNF and Lark,
-// which are Python, may ask of the engine.
+// Grammars, built from the choices of the bytes: what the front ends of GBNF and Lark, which
+// are Python, may ask of the engine.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// Regular expressions: what compiles is a language with a complement, and means the
-// same as a rule, in strings of JSON and in a file.
+// Regular expressions: what compiles is a language with a complement, and means the same as
+// a rule, in strings of JSON and in a file.
 #pragma once
 
 #include <memory>

@@ -29,9 +29,9 @@ inline bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
-// The exits that the definition in free_text.h opens after a text in which no stop has
-// ended before, and whether the text may be at all. `excluded_end`: the first end of an
-// excluded text, or the text's size and more.
+// The exits that the definition in free_text.h opens after a text in which no stop has ended
+// before, and whether the text may be at all. `excluded_end`: the first end of an excluded
+// text, or the text's size and more.
 inline std::vector<uint32_t> exits_after(const std::string& text, const Tags& tags, size_t excluded_end) {
   size_t longest = 0;
   for (const std::string& stop : tags.stops) {
@@ -47,8 +47,7 @@ inline std::vector<uint32_t> exits_after(const std::string& text, const Tags& ta
   return exits;
 }
 
-// The beginning or all of a stop or of an excluded text, so that they are met and
-// missed.
+// The beginning or all of a stop or of an excluded text, so that they are met and missed.
 inline std::string part_of_a_tag(const Tags& tags, Draws& draws) {
   size_t i = draws.below(tags.stops.size() + tags.excluded.size() + 1);
   if (i == tags.stops.size() + tags.excluded.size()) return "";

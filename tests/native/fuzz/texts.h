@@ -43,8 +43,8 @@ inline engine::Limits small_limits() {
   return limits;
 }
 
-// Every byte, tokens that reach over several parts of a text, a token twice, and last
-// the stop token, which has no text.
+// Every byte, tokens that reach over several parts of a text, a token twice, and last the
+// stop token, which has no text.
 inline const std::shared_ptr<const engine::VocabularyTrie>& vocabulary() {
   static const auto made = [] {
     std::vector<std::string> tokens;
