@@ -76,7 +76,7 @@ FAULTS = {
     "mask_row-forgotten": ("token_masks/mask_row.h", "if (content_ != nullptr) content_->forget();", ""),
     "stacks-no returns": (
         "grammar/gss/stacks.cpp",
-        "if (network_.is_accepting(item.state)) kernel",
+        "if (network_.is_accepting(top.state)) kernel",
         "if (false) kernel",
     ),
     "stacks-all subsets": ("grammar/gss/stacks.cpp", "is_subset_.add(x, y, result);", "is_subset_.add(x, y, true);"),
