@@ -171,7 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_tools(explain, constraint)
     _add_schemas(explain)
     explain.add_argument(
-        "--backend", default="auto", metavar="NAME", help="auto (default), fsm, xgrammar, NAME:no-fallback"
+        "--backend", default="auto", metavar="NAME", help="auto (default), native, xgrammar, NAME:no-fallback"
     )
     explain.add_argument("--lenient", action="store_true", help="accept what no engine enforces in full")
     explain.add_argument(

@@ -4,7 +4,7 @@ grammars on the CPU. Checks each result before timing it.
     python bench/bench_device_fsm.py [--device cpu|cuda] [--quick]
 
 The vocabulary has 152,000 tokens. The requests are at random places of a few patterns.
-The peers: the batched calls of the fsm engine, which is what a manager makes; and for
+The peers: the batched calls of the native engine, which a manager makes; and for
 fsm_advance a table of token classes, a lookup in torch.
 """
 
@@ -18,7 +18,7 @@ from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 
 from structout import DeviceFSM
 from structout.constraints.params import StructuredOutputOptions
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.extension import core
 from structout.grammar.native.matcher import FsmGrammar
 from structout.grammar.vocabulary import Vocabulary
@@ -39,7 +39,7 @@ class Batch:
 
     def __init__(self, vocabulary: Vocabulary, pattern: str, size: int, device: str):
         rng = random.Random(0)
-        self.backend = FsmBackend(vocabulary)
+        self.backend = NativeBackend(vocabulary)
         compiled = self.backend.compile_grammar(StructuredOutputOptions.REGEX, pattern)
         assert isinstance(compiled, FsmGrammar)
         self.index = compiled.index

@@ -28,7 +28,7 @@ from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
 from structout.constraints.params import StructuredOutputOptions
 from structout.grammar.native.automaton import Automaton, AutomatonLimits
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.token_index import TokenIndex, vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
@@ -163,7 +163,7 @@ def measure_index(name: str, pattern: str, vocabulary: Vocabulary, peer_vocabula
 
 def measure_steps(vocabulary: Vocabulary) -> dict[str, Any]:
     """A row of a mask, a token of a text, and a choice of 5,000 texts."""
-    backend = FsmBackend(vocabulary)
+    backend = NativeBackend(vocabulary)
     choices = json.dumps([f"option number {i * 7919 % 10_007} of a list" for i in range(NUM_CHOICES)])
     _, choice_ms = cpu_milliseconds(lambda: backend.compile_grammar(StructuredOutputOptions.CHOICE, choices))
     row: dict[str, Any] = {"pattern": "steps", "choice_of_5000_ms": choice_ms}
@@ -203,7 +203,7 @@ def measure_manager(tokenizer: Any, vocab_size: int) -> dict[str, Any]:
         ahead: dict[str, list[int]] = {}
         for i, pattern in zip(range(NUM_REQUESTS), itertools.cycle(texts)):
             first = rng.randrange(60)
-            params = StructuredOutputsParams(regex=pattern, backend="fsm:no-fallback")
+            params = StructuredOutputsParams(regex=pattern, backend="native:no-fallback")
             manager.add_request(f"request {i}", params, output_token_ids=tokens[pattern][:first])
             ahead[f"request {i}"] = tokens[pattern][first:]
         manager.wait_all()

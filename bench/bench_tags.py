@@ -18,7 +18,7 @@ from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 from structout import StructuredOutputsParams, allocate_token_bitmask
 from structout.constraints.tools.call_formats import TOOL_FORMATS
 from structout.constraints.tools.definitions import Tool
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.json_schema import CompiledSchema, JsonSchemaGrammar
 from structout.grammar.vocabulary import Vocabulary
 
@@ -54,7 +54,7 @@ def cpu_seconds(work: Any) -> float:
     return time.thread_time() - start
 
 
-def measure_tools(backend: FsmBackend, vocabulary: Vocabulary, tool_format: str, count: int) -> dict[str, Any]:
+def measure_tools(backend: NativeBackend, vocabulary: Vocabulary, tool_format: str, count: int) -> dict[str, Any]:
     mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
     beyond, whole = [], []
     compiled: list[Any] = []
@@ -108,7 +108,7 @@ def _follow(grammar: Any, text: str, vocabulary: Vocabulary) -> None:
         assert grammar.accept_tokens("", [token]), text
 
 
-def measure_triggers(backend: FsmBackend, vocabulary: Vocabulary, count: int) -> dict[str, Any]:
+def measure_triggers(backend: NativeBackend, vocabulary: Vocabulary, count: int) -> dict[str, Any]:
     mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
     seconds = []
     compiled: list[Any] = []
@@ -146,7 +146,7 @@ def main() -> None:
     vocab_size = len(tokenizer) if arguments.quick else VOCAB_SIZE
     results = harness.ResultsFile("tags", torch.device("cpu"), arguments)
     vocabulary = Vocabulary.from_tokenizer(tokenizer, vocab_size)
-    backend = FsmBackend(vocabulary)
+    backend = NativeBackend(vocabulary)
     for tool_format in ("hermes", "qwen_3_coder"):
         for count in NUM_TOOLS:
             row = measure_tools(backend, vocabulary, tool_format, count)

@@ -14,7 +14,7 @@ from llguidance import LLMatcher, LLTokenizer
 from structout import GrammarError, StructuredOutputManager, StructuredOutputsParams, allocate_token_bitmask
 from structout.constraints.params import Constraint, StructuredOutputOptions
 from structout.errors import GrammarErrorKind, GrammarLimitError
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.extension import core
 from structout.grammar.native.json_schema import TextForm
 from structout.grammar.vocabulary import Vocabulary
@@ -140,7 +140,7 @@ class FsmAlone:
         self.name = f"structout fsm, {key_order} order"
         self.any_order: Engine | None = None if key_order == "any" else FsmAlone(vocabulary, "any")
         self._stop = vocabulary.stop_token_ids[0]
-        self._backend = FsmBackend(vocabulary, form=TextForm(key_order=key_order))
+        self._backend = NativeBackend(vocabulary, form=TextForm(key_order=key_order))
         self._row = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
 
     def compile(self, schema: Any, schemas: Schemas = None) -> Any:

@@ -17,7 +17,7 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from structout import GrammarError, allocate_token_bitmask
 from structout.constraints.params import StructuredOutputOptions
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.vocabulary import Vocabulary
 
 GRAMMARS = Path(__file__).parent.parent / "tests" / "corpus" / "grammars"
@@ -51,7 +51,7 @@ class Own:
     name = "structout"
 
     def __init__(self, vocabulary: Vocabulary):
-        self.backend = FsmBackend(vocabulary)
+        self.backend = NativeBackend(vocabulary)
         self._size = vocabulary.size
 
     def compile(self, grammar: str) -> Any:

@@ -41,10 +41,10 @@ import inspect
 import json
 
 from structout import StructuredOutputsParams
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.vocabulary import Vocabulary
 
-BACKEND = FsmBackend(Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,)))
+BACKEND = NativeBackend(Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,)))
 
 
 def check_stag_with_instance(tag, instance, is_accepted=True, debug_print=False):

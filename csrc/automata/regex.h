@@ -1,4 +1,4 @@
-// Parses regular expressions as ECMA-262 reads them. docs/fsm.md has the dialect.
+// Parses regular expressions as ECMA-262 reads them. docs/native.md has the dialect.
 #pragma once
 
 #include <cstdint>

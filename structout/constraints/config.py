@@ -59,7 +59,7 @@ class StructuredOutputsConfig:
             between any two tokens. None allows any: then a small model may write
             spaces until it runs out of tokens. Does not apply to requests with a
             whitespace_pattern.
-        key_order: the order of an object's keys in JSON that the fsm engine serves,
+        key_order: the order of an object's keys in JSON that the native engine serves,
             for requests that choose none. "declared": the keys that the schema names
             come in its order, and other keys after them; those that are not required
             may be missing. "any": they come once each, in any order.

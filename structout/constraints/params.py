@@ -129,7 +129,7 @@ class StructuredOutputsParams:
             ``json`` may.
         whitespace_pattern: regular expression of the whitespace allowed between two
             JSON tokens. Applies to json only.
-        backend: "auto", "xgrammar", "fsm" or a registered backend. A name is a
+        backend: "auto", "xgrammar", "native" or a registered backend. A name is a
             preference: another backend serves what the named one cannot enforce.
             ``name:no-fallback`` disables that.
         lenient: accept a constraint that no backend enforces in full, and enforce as

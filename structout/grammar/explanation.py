@@ -101,7 +101,7 @@ class Explanation:
         example: a text drawn from the masks.
         texts: the texts that were drawn; None for one without an end.
         visited: the states and masks that the texts have reached. None where another
-            engine than fsm serves.
+            engine than structout's own serves.
         closed: the automaton with all its masks; None if there is none.
         index: the automaton over the tokens, which a device can follow; None if there
             is none.

@@ -17,14 +17,14 @@ from structout.errors import CompileCrashError, GrammarError, GrammarErrorKind, 
 from structout.grammar.compiled_files import CompiledFiles
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.vocabulary import BYTES, Vocabulary
 
 BackendFactory = Callable[[Vocabulary, StructuredOutputsConfig, "CanonicalTokenizer | None"], StructuredOutputBackend]
 
 _log = logging.getLogger("structout.grammar")
 _AUTO = "auto"
-_OWN = "fsm"
+_OWN = "native"
 _MAX_SERIALIZED = 16 << 20  # bytes; compiling again is faster than reading more
 
 
@@ -39,7 +39,7 @@ def _make_xgrammar(
     return XgrammarBackend.from_config(vocabulary, config, canonical_tokenizer)
 
 
-_factories: dict[str, BackendFactory] = {_OWN: FsmBackend.from_config, "xgrammar": _make_xgrammar}
+_factories: dict[str, BackendFactory] = {_OWN: NativeBackend.from_config, "xgrammar": _make_xgrammar}
 
 
 def register_backend(name: str, make: BackendFactory) -> None:
@@ -53,7 +53,7 @@ def register_backend(name: str, make: BackendFactory) -> None:
             grammars need to compute fast-forward tokens (None without a tokenizer).
 
     Raises:
-        ValueError: the name is ``auto``, ``fsm`` or not an identifier.
+        ValueError: the name is ``auto``, ``native`` or not an identifier.
     """
     if name in (_AUTO, _OWN) or not name.isidentifier():
         raise ValueError(
@@ -145,7 +145,7 @@ class BackendSet:
         self._check_name(first)
         if first != _OWN:
             return ()
-        weakened, annotations = cast(FsmBackend, self.backend(_OWN)).check(constraint)
+        weakened, annotations = cast(NativeBackend, self.backend(_OWN)).check(constraint)
         self._check_formats(_OWN, constraint, annotations)
         return weakened
 

@@ -454,7 +454,7 @@ def test_generate_with_a_long_compilation_says_so_and_ends_with_ctrl_c():
     """A thread reads standard error and does what Ctrl-C does."""
     script = """
 import os, pathlib, signal, threading, time
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout_cli import main
 
 def interrupt():
@@ -463,7 +463,7 @@ def interrupt():
     print(time.monotonic(), flush=True)
     os.kill(os.getpid(), signal.SIGINT)
 
-FsmBackend.compile = lambda *arguments: time.sleep(60)
+NativeBackend.compile = lambda *arguments: time.sleep(60)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may start pytest with SIGINT ignored
 threading.Thread(target=interrupt).start()
 raise SystemExit(main(["generate", "--choice", "a"]))

@@ -192,7 +192,7 @@ def test_explain_with_tools_prints_what_their_schemas_enforce_and_a_call(capsys,
     output = run(capsys, "--tools", str(path), "--tool-choice", "required", "--tool-format", "qwen_3_coder")
     assert output.splitlines()[0] == f"{path}: structural tag"
     fields = fields_of(output)
-    assert fields["engine"] == "fsm"
+    assert fields["engine"] == "native"
     assert "format 1" in fields["enforced"]
     assert fields["automaton"] == "none: parts lie inside each other"
     assert re.search(r"<function=find>.*parameter=day>.*\d{4}-\d\d-\d\d", fields["example"])

@@ -11,7 +11,7 @@ from structout import StructuredOutputsParams
 from structout.constraints.tools.call_formats import TOOL_FORMATS
 from structout.constraints.tools.styles import STYLES
 from structout.errors import GrammarError
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.vocabulary import Vocabulary
 from structout.integrations.client_tags import as_parsers_read, current_structural_tag
 from support.mask_walks import MaskWalker
@@ -39,7 +39,7 @@ TOOLS = [GetWeather, add, OBJECT]
 
 @pytest.fixture(scope="module")
 def backend():
-    return FsmBackend(VOCABULARY)
+    return NativeBackend(VOCABULARY)
 
 
 def takes(backend, params, text):

@@ -132,7 +132,7 @@ def test_constraints_compile_while_the_disk_is_full(tmp_path):
     constraint = StructuredOutputsParams(regex="ab*").constraint()
     backends = BackendSet(VOCABULARY, StructuredOutputsConfig(cache_dir=str(tmp_path)))
     with largest_file(FRAME):
-        assert backends.compile(constraint).backend_name == "fsm"
+        assert backends.compile(constraint).backend_name == "native"
     assert list(tmp_path.iterdir()) == []
     backends.compile(constraint)
     assert len(list(tmp_path.iterdir())) == 1
@@ -198,11 +198,11 @@ def test_second_manager_loads_what_the_first_one_compiled(tmp_path, monkeypatch)
             ]
             for name, params in CONSTRAINTS.items():
                 manager.add_request(name, StructuredOutputsParams(**params))
-                assert manager.backend_name(name) == "fsm"
+                assert manager.backend_name(name) == "native"
                 assert manager.accept_tokens(name, VOCABULARY.spell("2024-01"))
             masks.append(manager.grammar_bitmask([*CONSTRAINTS]).bitmask.copy())
             if is_second:  # so the others were not compiled either
-                manager.add_request("unknown", StructuredOutputsParams(regex="[a-z]{3}", backend="fsm:no-fallback"))
+                manager.add_request("unknown", StructuredOutputsParams(regex="[a-z]{3}", backend="native:no-fallback"))
                 with pytest.raises(GrammarError, match="compilation failed"):
                     manager.wait_ready("unknown", 60)
     assert (masks[0] == masks[1]).all()
@@ -233,7 +233,7 @@ def test_file_that_the_engine_refuses_is_compiled_again(tmp_path):
     content = path.read_bytes()
     first._files.save(bytes.fromhex(path.stem), b"of another engine")
     assert path.read_bytes() != content
-    assert BackendSet(VOCABULARY, config).compile(constraint).backend_name == "fsm"
+    assert BackendSet(VOCABULARY, config).compile(constraint).backend_name == "native"
     assert path.read_bytes() == content
 
 

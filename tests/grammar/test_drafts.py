@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from structout.constraints.params import StructuredOutputOptions
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
@@ -21,7 +21,7 @@ STOP = TOKENIZER.eos_token_id
 REGEX = '\\{"a":(true|false|[0-9]{1,3})\\}'
 
 
-@pytest.fixture(scope="module", params=[FsmBackend, XgrammarBackend])
+@pytest.fixture(scope="module", params=[NativeBackend, XgrammarBackend])
 def backend(request):
     return request.param(Vocabulary.from_tokenizer(TOKENIZER, V))
 
@@ -182,7 +182,7 @@ RECURSIVE = {
 @pytest.mark.parametrize("name", RECURSIVE)
 @for_each_seed(15, long=60)
 def test_text_that_follows_its_drafts_is_where_one_without_them_is(name, seed):
-    start = FsmBackend(Vocabulary.from_tokenizer(TOKENIZER, V)).compile_grammar(*RECURSIVE[name])
+    start = NativeBackend(Vocabulary.from_tokenizer(TOKENIZER, V)).compile_grammar(*RECURSIVE[name])
     rng = random.Random(2000 + seed)
     drafted, plain = start.copy(), start.copy()
     for _ in range(20):

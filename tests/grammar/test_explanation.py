@@ -33,7 +33,7 @@ def nodes_of(schema):
 
 def test_explain_with_a_schema_names_its_engine_keywords_and_costs():
     found = explained(ORDER)
-    assert (found.error, found.backend_name) == (None, "fsm")
+    assert (found.error, found.backend_name) == (None, "native")
     assert found.keywords.constraints["pattern"] == 7
     assert found.keywords.annotations == {"title": 1}
     assert 0 < found.ready_seconds < 60
@@ -92,7 +92,7 @@ def test_explain_with_a_schema_that_does_not_close_names_the_causes():
 
 def test_explain_with_a_regex_counts_the_states_of_its_automaton():
     found = explained(regex="[A-Z]{3}-[0-9]{4}")
-    assert (found.backend_name, found.closed.states, found.keywords) == ("fsm", 9, None)
+    assert (found.backend_name, found.closed.states, found.keywords) == ("native", 9, None)
     assert re.fullmatch("[A-Z]{3}-[0-9]{4}", found.example)
 
 
@@ -105,7 +105,7 @@ def test_explain_with_a_format_that_constrains_nothing_lists_it():
 
 def test_explain_with_a_recursive_grammar_has_states_and_masks_but_no_automaton():
     found = explained(grammar='root ::= "(" root ")" | "a"')
-    assert found.backend_name == "fsm"
+    assert found.backend_name == "native"
     assert found.visited.states > found.visited.masks > 2
     assert found.index is None
 
@@ -143,7 +143,7 @@ def test_explain_with_a_bad_schema_never_raises(schema, kind, advice):
 def test_explain_with_a_lenient_constraint_names_what_is_not_enforced():
     schema = {"type": "string", "minLength": 1, "pattern": "(?<=a)b"}
     found = explained(schema, lenient=True)
-    assert (found.backend_name, found.weakened) == ("fsm", ("#/pattern",))
+    assert (found.backend_name, found.weakened) == ("native", ("#/pattern",))
     assert found.keywords.constraints == {"type": 1, "minLength": 1}
 
 

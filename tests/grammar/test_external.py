@@ -9,7 +9,7 @@ import torch
 from structout import StructuredOutputManager, StructuredOutputOptions, StructuredOutputsParams, register_backend
 from structout.grammar.external import ExternalGrammar, ExternalText
 from structout.grammar.interface import StructuredOutputBackend
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.registry import _factories
 from structout.grammar.vocabulary import BYTES, Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
@@ -82,7 +82,7 @@ def add(manager, name):
 
 
 def test_grammar_of_another_engine_is_that_of_the_own_one_for_the_same_language():
-    own = FsmBackend(BYTES).compile_grammar(StructuredOutputOptions.GRAMMAR, 'root ::= ("a" root "b")*')
+    own = NativeBackend(BYTES).compile_grammar(StructuredOutputOptions.GRAMMAR, 'root ::= ("a" root "b")*')
     other = ExternalGrammar(Counted(), BYTES, [STOP])
     rng = random.Random(0)
     for _ in range(300):

@@ -14,7 +14,7 @@ import pytest
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
 from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.grammar.native.automaton import Automaton
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
 from support import tokenizers_on_the_spot
@@ -75,10 +75,10 @@ def mask(grammar):
     ],
 )
 def test_compilation_that_is_interrupted_can_be_made_again(interrupted, kind, spec):
-    backend = FsmBackend(VOCABULARY)
+    backend = NativeBackend(VOCABULARY)
     with pytest.raises(KeyboardInterrupt):
         interrupted(lambda: backend.compile_grammar(kind, spec))
-    assert mask(backend.compile_grammar(kind, spec)) == mask(FsmBackend(VOCABULARY).compile_grammar(kind, spec))
+    assert mask(backend.compile_grammar(kind, spec)) == mask(NativeBackend(VOCABULARY).compile_grammar(kind, spec))
 
 
 def test_operation_of_automata_that_is_interrupted_changes_neither(interrupted):
@@ -95,7 +95,7 @@ def manager():
     with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(any_whitespace=False)) as manager:
         for name in ("interrupted", "other"):
             manager.add_request(
-                name, StructuredOutputsParams(json=EXPENSIVE, key_order="any", backend="fsm:no-fallback")
+                name, StructuredOutputsParams(json=EXPENSIVE, key_order="any", backend="native:no-fallback")
             )
             manager.wait_ready(name, 60)
         yield manager

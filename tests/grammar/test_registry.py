@@ -71,7 +71,7 @@ def takes(compiled, text):
 )
 def test_compile_with_auto_uses_the_own_engine(backend_set, params, member):
     compiled = backend_set.compile(constraint(**params))
-    assert compiled.backend_name == "fsm"
+    assert compiled.backend_name == "native"
     assert compiled.weakened == ()
     assert takes(compiled, member)
 
@@ -95,7 +95,7 @@ def test_xgrammar_takes_no_nul(backend_set):
     ],
 )
 def test_compile_with_a_name_that_refuses_falls_back_unless_it_is_forbidden(backend_set, params, message):
-    assert backend_set.compile(constraint(**params)).backend_name == "fsm"
+    assert backend_set.compile(constraint(**params)).backend_name == "native"
     with pytest.raises(GrammarError, match=message):
         backend_set.compile(constraint(**{**params, "backend": params["backend"] + ":no-fallback"}))
 
@@ -230,13 +230,13 @@ def test_strict_formats_refuse_what_the_engine_takes_as_an_annotation():
             refuse(constraint(json=unknown))
         assert (refused.value.kind, refused.value.pointer) == (GrammarErrorKind.UNSUPPORTED, place)
     assert strict.compile(constraint(json=unknown, lenient=True)).annotations == (place,)
-    assert strict.compile(constraint(json={"type": "string", "format": "regex"})).backend_name == "fsm"
+    assert strict.compile(constraint(json={"type": "string", "format": "regex"})).backend_name == "native"
 
 
 def test_strict_formats_are_not_expected_of_another_engine():
     strict = BackendSet(VOCABULARY, StructuredOutputsConfig(formats="strict"))
     dated = {"type": "string", "format": "date"}
-    assert strict.compile(constraint(json=dated, backend="xgrammar")).backend_name == "fsm"
+    assert strict.compile(constraint(json=dated, backend="xgrammar")).backend_name == "native"
     with pytest.raises(GrammarError, match='formats="strict"'):
         strict.compile(constraint(json=dated, backend="xgrammar:no-fallback"))
 
@@ -308,7 +308,7 @@ def test_registered_backend_serves_requests_that_name_it():
     made = []
     register_backend("other", counting_factory(made))
     own = BackendSet(VOCABULARY, StructuredOutputsConfig())
-    assert own.compile(constraint(json=AB)).backend_name == "fsm"
+    assert own.compile(constraint(json=AB)).backend_name == "native"
     assert not made
     assert own.compile(constraint(json=AB, backend="other")).backend_name == "other"
     assert own.compile(constraint(json=AB, backend="other:no-fallback")).backend_name == "other"
@@ -317,7 +317,7 @@ def test_registered_backend_serves_requests_that_name_it():
         own.compile(constraint(json=AB, whitespace_pattern=" ", backend="other:no-fallback"))
 
 
-@pytest.mark.parametrize("name", ["auto", "fsm", "", "a b", "x:no-fallback"])
+@pytest.mark.parametrize("name", ["auto", "native", "", "a b", "x:no-fallback"])
 def test_register_backend_with_a_bad_name_raises(name):
     with pytest.raises(ValueError, match="a backend needs a name"):
         register_backend(name, counting_factory([]))
@@ -328,7 +328,7 @@ def test_optional_backend_without_its_package_is_refused_with_the_way_to_get_it(
     own = BackendSet(VOCABULARY, StructuredOutputsConfig())
     with pytest.raises(GrammarError, match=r"pip install 'structout\[xgrammar\]'"):
         own.compile(constraint(json=AB, backend="xgrammar:no-fallback"))
-    assert own.compile(constraint(json=AB, backend="xgrammar")).backend_name == "fsm"
+    assert own.compile(constraint(json=AB, backend="xgrammar")).backend_name == "native"
 
 
 @pytest.mark.usefixtures("other_backends")

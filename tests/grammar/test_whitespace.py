@@ -73,7 +73,7 @@ def sample_uniformly(grammar, draw, num_tokens):
 
 
 @pytest.mark.parametrize("params", PARAMS, ids=["json", "json_object"])
-@pytest.mark.parametrize("name", ["fsm", "xgrammar"])
+@pytest.mark.parametrize("name", ["native", "xgrammar"])
 def test_default_config_bounds_whitespace_of_a_uniform_sampler(name, params):
     grammar = compile_with(BackendSet(VOCABULARY, StructuredOutputsConfig()), name, params)
     num_runs = 0
@@ -84,14 +84,14 @@ def test_default_config_bounds_whitespace_of_a_uniform_sampler(name, params):
     assert num_runs > 0
 
 
-@pytest.mark.parametrize("name", ["fsm", "xgrammar"])
+@pytest.mark.parametrize("name", ["native", "xgrammar"])
 def test_unbounded_whitespace_runs_on(backend_sets, name):
     grammar = compile_with(backend_sets[None], name, PARAMS[0])
     assert takes(grammar, '{"a":' + " " * 500 + '1, "b": []}')
 
 
 @pytest.mark.parametrize("params", PARAMS, ids=["json", "json_object"])
-@pytest.mark.parametrize("name", ["fsm", "xgrammar"])
+@pytest.mark.parametrize("name", ["native", "xgrammar"])
 @pytest.mark.parametrize("limit", [1, 2])
 def test_max_whitespace_means_the_same_in_both_engines(backend_sets, name, params, limit):
     grammar = compile_with(backend_sets[limit], name, params)
@@ -126,7 +126,7 @@ def test_max_whitespace_means_the_same_in_both_engines(backend_sets, name, param
 )
 def test_whitespace_pattern_is_what_may_stand_between_any_two_tokens(pattern, runs, others):
     params = {"json": SCHEMA, "whitespace_pattern": pattern}
-    grammar = compile_with(BackendSet(VOCABULARY, StructuredOutputsConfig()), "fsm", params)
+    grammar = compile_with(BackendSet(VOCABULARY, StructuredOutputsConfig()), "native", params)
     tokens = ["{", '"a"', ":", "12", ",", '"b"', ":", "[", "true", ",", "false", "]", "}"]
     draw = random.Random(pattern)
     for _ in range(20):
@@ -142,7 +142,7 @@ def test_whitespace_pattern_is_what_may_stand_between_any_two_tokens(pattern, ru
 def test_texts_of_a_uniform_sampler_end_whatever_the_whitespace_pattern_asks_for(pattern):
     few = {"type": "array", "items": {"type": "boolean"}, "uniqueItems": True, "minItems": 2, "maxItems": 2}
     params = {"json": {**SCHEMA, "properties": {"a": {"const": 1}, "b": few}}, "whitespace_pattern": pattern}
-    grammar = compile_with(BackendSet(VOCABULARY, StructuredOutputsConfig()), "fsm", params)
+    grammar = compile_with(BackendSet(VOCABULARY, StructuredOutputsConfig()), "native", params)
     for seed in range(20):
         text, is_complete = sample_uniformly(grammar.copy(), random.Random(seed), 2_000)
         assert is_complete
@@ -155,13 +155,15 @@ def test_whitespace_pattern_with_other_characters_raises(pattern):
         GrammarError, match="whitespace_pattern may match spaces, tabs, line feeds and carriage returns"
     ):
         compile_with(
-            BackendSet(VOCABULARY, StructuredOutputsConfig()), "fsm", {"json": {}, "whitespace_pattern": pattern}
+            BackendSet(VOCABULARY, StructuredOutputsConfig()), "native", {"json": {}, "whitespace_pattern": pattern}
         )
 
 
 def test_whitespace_pattern_that_is_malformed_raises():
     with pytest.raises(GrammarError, match="the whitespace_pattern does not parse"):
-        compile_with(BackendSet(VOCABULARY, StructuredOutputsConfig()), "fsm", {"json": {}, "whitespace_pattern": "("})
+        compile_with(
+            BackendSet(VOCABULARY, StructuredOutputsConfig()), "native", {"json": {}, "whitespace_pattern": "("}
+        )
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, "2"])
@@ -175,7 +177,7 @@ INDENTED = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"ty
 
 @pytest.mark.parametrize("indent", [None, 1, 2, 4, 8, "\t"])
 def test_default_whitespace_is_what_json_dumps_writes(indent):
-    grammar = compile_with(BackendSet(VOCABULARY, StructuredOutputsConfig()), "fsm", {"json": INDENTED})
+    grammar = compile_with(BackendSet(VOCABULARY, StructuredOutputsConfig()), "native", {"json": INDENTED})
     assert takes(grammar, json.dumps({"a": 1, "b": [[2, {"c": None}], []]}, indent=indent))
     assert takes(grammar, json.dumps({"a": 1, "b": [True]}, indent=indent, separators=(",", ":")))
 
@@ -197,7 +199,7 @@ def test_default_whitespace_is_what_json_dumps_writes(indent):
     ],
 )
 def test_default_whitespace_is_nowhere_else_and_has_an_end(text):
-    grammar = compile_with(BackendSet(VOCABULARY, StructuredOutputsConfig()), "fsm", {"json": INDENTED})
+    grammar = compile_with(BackendSet(VOCABULARY, StructuredOutputsConfig()), "native", {"json": INDENTED})
     assert begins(grammar, text[:-1])
     assert not begins(grammar, text)
 
@@ -205,7 +207,7 @@ def test_default_whitespace_is_nowhere_else_and_has_an_end(text):
 def test_default_whitespace_after_a_value_needs_an_end_that_may_come():
     """Where a key must still come, a line end would be no way on."""
     schema = INDENTED | {"required": ["a", "b"], "additionalProperties": False}
-    grammar = compile_with(BackendSet(VOCABULARY, StructuredOutputsConfig()), "fsm", {"json": schema})
+    grammar = compile_with(BackendSet(VOCABULARY, StructuredOutputsConfig()), "native", {"json": schema})
     assert begins(grammar, '{"a": 1')
     assert not begins(grammar, '{"a": 1\n')
     assert takes(grammar, '{"a": 1, "b": []\n}')

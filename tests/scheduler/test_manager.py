@@ -355,10 +355,10 @@ def test_grammar_bitmask_while_eight_threads_add_and_finish(manager, tokenizer):
 def test_grammar_interface_without_a_manager(tokenizer):
     """validate_tokens, rollback across termination, copy, fork and reset."""
     from structout.constraints.params import StructuredOutputOptions
-    from structout.grammar.native.backend import FsmBackend
+    from structout.grammar.native.backend import NativeBackend
     from structout.grammar.vocabulary import Vocabulary
 
-    backend = FsmBackend(Vocabulary.from_tokenizer(tokenizer, V))
+    backend = NativeBackend(Vocabulary.from_tokenizer(tokenizer, V))
     grammar = backend.compile_grammar(StructuredOutputOptions.JSON, json.dumps(PERSON))
     masks = backend.allocate_token_bitmask(2)
     text = ids_of(tokenizer, '{"name": "Ada", "age": 36}')
@@ -380,7 +380,7 @@ def test_grammar_interface_without_a_manager(tokenizer):
     grammar.rollback(1 + len(text) - 4)
     grammar.fill_bitmask(masks, 0)
     assert torch.equal(masks[0], masks[1])
-    with pytest.raises(TypeError, match="expected grammars that FsmBackend compiled, got a object"):
+    with pytest.raises(TypeError, match="expected grammars that NativeBackend compiled, got a object"):
         backend.fill_bitmask_batch([grammar, object()], masks, [0, 1])
     grammar.reset()
     backend.fill_bitmask_batch([grammar, copy], masks, [1, 0])

@@ -20,7 +20,7 @@ def ids_of(text):
 A, B, C = (ids_of(letter)[0] for letter in "abc")
 
 
-@pytest.fixture(params=["fsm", "xgrammar"])
+@pytest.fixture(params=["native", "xgrammar"])
 def manager(request):
     with StructuredOutputManager(TOKENIZER, V) as manager:
         for name in ("r", "other"):

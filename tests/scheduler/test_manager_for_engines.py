@@ -77,7 +77,7 @@ def test_grammar_bitmask_with_an_unknown_id_raises_before_it_fills(manager):
 # -- refusals --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["fsm", "xgrammar"])
+@pytest.mark.parametrize("backend", ["native", "xgrammar"])
 def test_explain_refusal_names_the_token_and_what_would_be_allowed(manager, backend):
     add(manager, "r", choice=["ab", "ac"], backend=f"{backend}:no-fallback")
     a, b, c, x = (ids_of(letter)[0] for letter in "abcx")
@@ -308,5 +308,5 @@ def test_stats_name_backends(manager):
     add(manager, "own", regex="a")
     manager.grammar_bitmask(["other", "own"], {"other": ids_of("ab")})
     stats = manager.stats()
-    assert stats.backends == {"xgrammar": 1, "fsm": 1}
+    assert stats.backends == {"xgrammar": 1, "native": 1}
     assert stats.rows_filled == 3 + 1

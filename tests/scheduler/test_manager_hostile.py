@@ -23,7 +23,7 @@ from structout import (
 )
 from structout.constraints.params import StructuredOutputOptions
 from structout.errors import GrammarLimitError
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.buffers import BufferRing
@@ -267,7 +267,7 @@ def many_requests(num_finished):
     ids=["float32", "int64", "narrow", "wide", "1-D", "row stride", "transposed", "expanded", "meta"],
 )
 def test_fill_with_unsuitable_buffer_raises_and_writes_nothing(buffer):
-    backend = FsmBackend(Vocabulary.from_tokenizer(TOKENIZER, V))
+    backend = NativeBackend(Vocabulary.from_tokenizer(TOKENIZER, V))
     grammar = backend.compile_grammar(StructuredOutputOptions.REGEX, "a")
     fills = [
         lambda: grammar.fill_bitmask(buffer, 0),

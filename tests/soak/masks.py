@@ -5,7 +5,7 @@ names occur in texts, tokens that cut characters, and whitespace in front of tok
 JSON may have little, much or special whitespace. In each state along a random text:
 
 * the mask allows exactly the tokens that are accepted, and never none, but for JSON
-  schemas in a vocabulary that lacks bytes: their dead ends are counted (docs/fsm.md);
+  schemas in a vocabulary that lacks bytes: their dead ends are counted;
 * tokens with equal texts have equal bits, and a token without text is forbidden;
 * an allowed token is allowed byte by byte, and in a vocabulary with all bytes the
   converse holds, too;
@@ -25,7 +25,7 @@ from soak.hunt import Hunter, Tally
 from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.interface import StructuredOutputGrammar
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.json_schema import TextForm
 from structout.grammar.vocabulary import BYTES, Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
@@ -199,8 +199,8 @@ class Masks(Hunter):
             vocabulary = hostile_vocabulary(rng, [text for text in texts if text] or [b"x"])
             form = rng.choice(_FORMS)
             try:
-                in_bytes = FsmBackend(BYTES, form=form).compile_grammar(kind, spec)
-                grammar = FsmBackend(vocabulary, form=form).compile_grammar(kind, spec)
+                in_bytes = NativeBackend(BYTES, form=form).compile_grammar(kind, spec)
+                grammar = NativeBackend(vocabulary, form=form).compile_grammar(kind, spec)
             except GrammarError as error:
                 tally.executions[f"constraints refused: {error.kind.value}"] += 1
                 if error.kind is GrammarErrorKind.MALFORMED and "refers to itself" not in str(error):

@@ -34,10 +34,10 @@ def reader(target: str) -> Callable[[bytes], None]:
     from structout.constraints.config import StructuredOutputsConfig
     from structout.constraints.params import StructuredOutputsParams
     from structout.errors import GrammarError
-    from structout.grammar.native.backend import FsmBackend
+    from structout.grammar.native.backend import NativeBackend
     from structout.grammar.vocabulary import BYTES
 
-    backend, config = FsmBackend(BYTES), StructuredOutputsConfig()
+    backend, config = NativeBackend(BYTES), StructuredOutputsConfig()
     name = "structural_tag" if target == "tags" else "grammar"
 
     def read(data: bytes) -> None:

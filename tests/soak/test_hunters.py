@@ -15,7 +15,7 @@ import pytest
 from soak import days, draws, masks, mutants, node, parsers, universes
 from soak.hunt import HUNTERS, Hunter, Tally, hunted, hunter, short_run
 from structout.constraints.params import StructuredOutputOptions as Kind
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.vocabulary import BYTES, Vocabulary
 from structout.scheduler.compile_cache import CompileCache
 from support.builds import CSRC
@@ -115,7 +115,7 @@ def test_soak_writes_a_row_that_tells_where_to_go_on(tmp_path):
 
 def test_hunt_of_masks_finds_a_mask_with_a_bit_too_many():
     vocabulary = Vocabulary((b"a", b"b", b""), stop_token_ids=(2,))
-    grammars = [FsmBackend(each).compile_grammar(Kind.REGEX, "a+") for each in (vocabulary, BYTES)]
+    grammars = [NativeBackend(each).compile_grammar(Kind.REGEX, "a+") for each in (vocabulary, BYTES)]
     walk = masks.Walk(vocabulary, *grammars)
     assert walk.problem(walk.mask()) is None
     assert walk.problem(np.array([True, True, False])) == "the mask says True of b'b' (1), accept says False"

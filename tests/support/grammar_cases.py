@@ -17,7 +17,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from structout.constraints.params import StructuredOutputOptions
 from structout.errors import GrammarError
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.vocabulary import Vocabulary
 from support.locations import CORPUS
 
@@ -128,7 +128,7 @@ class OwnEngine:
     name = "structout"
 
     def __init__(self) -> None:
-        self._backend = FsmBackend(byte_vocabulary())
+        self._backend = NativeBackend(byte_vocabulary())
 
     def verdicts(self, case: dict[str, Any], texts: Sequence[Text]) -> list[str]:
         """Say what each text is. Raises ``Refused``."""

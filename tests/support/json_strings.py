@@ -24,7 +24,7 @@ def json_string_automaton(
 
     Args:
         pattern: a regular expression that matches somewhere in the value, in the
-            dialect of docs/fsm.md.
+            dialect of docs/native.md.
         min_length: the smallest number of characters, that is code points.
         max_length: the largest number of characters.
         format: one of ``FORMATS``. A host name may have more than 253 characters here.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from structout.constraints.params import StructuredOutputOptions
 from structout.errors import GrammarError, GrammarErrorKind
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.grammars import compile_grammar
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
@@ -37,7 +37,7 @@ def compiled(tokens, written):
     """The grammar over a vocabulary, or None if it has no text."""
     vocabulary = Vocabulary((*tokens, b""), stop_token_ids=(len(tokens),))
     try:
-        return FsmBackend(vocabulary).compile_grammar(StructuredOutputOptions.GRAMMAR, written)
+        return NativeBackend(vocabulary).compile_grammar(StructuredOutputOptions.GRAMMAR, written)
     except GrammarError as error:
         if error.kind is GrammarErrorKind.IMPOSSIBLE:
             return None

@@ -18,7 +18,7 @@ from structout.grammar.checking.spelled_text import Piece, may_end, spelled
 from structout.grammar.checking.text_check import Cause, Continuation, TextCheck
 from structout.grammar.checking.ways_on import Way, WaysOn
 from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.native_grammar import NativeGrammar
 from structout.grammar.vocabulary import BYTES, Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask, count_allowed
@@ -80,7 +80,7 @@ class Checker:
         self.has_tokenizer = tokenizer is not None
         self.vocabulary = Vocabulary.from_tokenizer(tokenizer) if self.has_tokenizer else BYTES
         self._canonical = CanonicalTokenizer(tokenizer, self.vocabulary) if self.has_tokenizer else None
-        self._backend = FsmBackend.from_config(self.vocabulary, self.config, None)
+        self._backend = NativeBackend.from_config(self.vocabulary, self.config, None)
         self._grammar = self._compiled(self.constraint, self._backend)
 
     def grammar(self) -> NativeGrammar:
@@ -101,12 +101,12 @@ class Checker:
         return _Examination(self, text).result()
 
     @cached_property
-    def _backends(self) -> dict[tuple[bool, bool], FsmBackend]:
+    def _backends(self) -> dict[tuple[bool, bool], NativeBackend]:
         """A backend for each ``(is_of_bytes, is_loose)``: over single bytes or over the
         tokens, with any whitespace or as in the config."""
         loose = replace(self.config, any_whitespace=True, max_whitespace=None)
         return {
-            (is_of_bytes, is_loose): FsmBackend.from_config(
+            (is_of_bytes, is_loose): NativeBackend.from_config(
                 BYTES if is_of_bytes else self.vocabulary, loose if is_loose else self.config, None
             )
             for is_of_bytes in (False, True)
@@ -126,7 +126,7 @@ class Checker:
             constraint = replace(constraint, whitespace_pattern=None)
         return self._compiled(constraint, self._backends[is_of_bytes, is_loose])
 
-    def _compiled(self, constraint: Constraint, backend: FsmBackend) -> NativeGrammar:
+    def _compiled(self, constraint: Constraint, backend: NativeBackend) -> NativeGrammar:
         grammar = backend.compile(constraint).grammar
         assert isinstance(grammar, NativeGrammar)
         return grammar

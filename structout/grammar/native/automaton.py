@@ -57,7 +57,7 @@ class Automaton:
 
     @classmethod
     def from_regex(cls, pattern: str, limits: AutomatonLimits = DEFAULT_LIMITS) -> "Automaton":
-        """Compile a regular expression, which the whole text must match. docs/fsm.md
+        """Compile a regular expression, which the whole text must match. docs/native.md
         has the dialect.
 
         Raises:

@@ -37,7 +37,7 @@ _JSON_OBJECT = '{"type": "object"}'
 _Compiled = Automaton | CompiledSchema | CompiledGrammar
 
 
-class FsmBackend(StructuredOutputBackend):
+class NativeBackend(StructuredOutputBackend):
     """Compiles constraints of all kinds, for one vocabulary.
 
     Args:
@@ -74,7 +74,7 @@ class FsmBackend(StructuredOutputBackend):
     @classmethod
     def from_config(
         cls, vocabulary: Vocabulary, config: StructuredOutputsConfig, canonical_tokenizer: CanonicalTokenizer | None
-    ) -> "FsmBackend":
+    ) -> "NativeBackend":
         form = TextForm(config.any_whitespace, config.max_whitespace, config.key_order)
         return cls(vocabulary, form=form, canonical_tokenizer=canonical_tokenizer)
 
@@ -297,5 +297,5 @@ def _unknown_formats(constraint: Constraint) -> Iterator[str]:
 def _matchers(grammars: Sequence[StructuredOutputGrammar]) -> list[Any]:
     for grammar_class in set(map(type, grammars)):  # few classes: isinstance is slow for abstract ones
         if not issubclass(grammar_class, NativeGrammar):
-            raise TypeError(f"expected grammars that FsmBackend compiled, got a {grammar_class.__name__}")
+            raise TypeError(f"expected grammars that NativeBackend compiled, got a {grammar_class.__name__}")
     return [grammar.matcher for grammar in cast(Sequence[NativeGrammar], grammars)]

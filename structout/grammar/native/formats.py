@@ -1,4 +1,4 @@
-r"""The formats of JSON Schema as regular expressions, in the dialect of docs/fsm.md.
+r"""The formats of JSON Schema as regular expressions, in the dialect of docs/native.md.
 
 They follow the standards that JSON Schema names. Some are wider: the labels of
 ``idn-email`` are checked by their shape only, and a host name inside of another format

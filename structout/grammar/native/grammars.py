@@ -16,7 +16,7 @@ from structout.grammar.vocabulary import Vocabulary
 
 def parse_grammar(text: str, limits: AutomatonLimits = DEFAULT_LIMITS, context: GrammarContext = NO_CONTEXT) -> RuleSet:
     """Parse a grammar in GBNF (with ``::=``, from ``root``) or in llguidance's Lark
-    (from ``start``). docs/fsm.md has what is supported.
+    (from ``start``). docs/native.md has what is supported.
 
     Args:
         context: what the grammar may refer to.

@@ -143,7 +143,7 @@ class NativeGrammar(StructuredOutputGrammar):
             RuntimeError: the backend has no tokenizer.
         """
         if self._canonical_tokenizer is None:
-            raise RuntimeError("compute_ff_tokens needs the tokenizer: pass canonical_tokenizer to FsmBackend")
+            raise RuntimeError("compute_ff_tokens needs the tokenizer: pass canonical_tokenizer to NativeBackend")
         if self.is_unconstrained():
             return []
         return self._canonical_tokenizer.ff_tokens(self, self.matcher.recent_tokens(NUM_CONTEXT_TOKENS))

@@ -115,8 +115,8 @@ class RuleSet:
         return self.native.add_text(text.encode())
 
     def add_regex(self, pattern: str) -> int:
-        """Add a regular expression in the dialect of docs/fsm.md, without anchors and
-        lookahead."""
+        """Add a regular expression in the dialect of docs/native.md, without anchors
+        and lookahead."""
         with grammar_errors():
             return self.native.add_regex(pattern.encode(errors="surrogatepass"), self._native_limits)
 

@@ -28,7 +28,7 @@ _SYNTAX = frozenset(("(?:", *"()|*+?{}^$."))
 
 
 def ecma_from_rust(pattern: str, flags: str = "") -> str:
-    r"""Rewrite a regular expression of Rust for the dialect of docs/fsm.md.
+    r"""Rewrite a regular expression of Rust for the dialect of docs/native.md.
 
     Parts that mean the same in both dialects stay as they are, supported or not.
 

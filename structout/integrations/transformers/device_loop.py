@@ -152,7 +152,7 @@ def states_on_device(
         if tables is None:
             raise ValueError(
                 f"request {request_id!r} is served by {manager.backend_name(request_id)}, which has no automaton of "
-                "its constraint: only regular languages that the backend fsm serves can go to a device"
+                "its constraint: only regular languages that the native backend serves can go to a device"
             )
         positions.append(tables)
     num_states = {id(tables.index): tables.index.num_states for tables in positions}

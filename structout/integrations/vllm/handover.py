@@ -22,7 +22,7 @@ from structout.masks.batch import MaskBatch
 _log = logging.getLogger("vllm.structout")
 
 _MARK = "structout_worker_states"  # in the extra_args of SamplingParams
-_OWN_ENGINE = "fsm"
+_OWN_ENGINE = "native"
 
 # A worker compiles once more, in a step of all its requests. A constraint that takes
 # longer stays with the scheduler, which lets the other requests go on meanwhile.

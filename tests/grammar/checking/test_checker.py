@@ -11,7 +11,7 @@ from structout import GrammarError, StructuredOutputsConfig, StructuredOutputsPa
 from structout.constraints.params import Constraint, StructuredOutputOptions
 from structout.grammar.checking.checker import Checker
 from structout.grammar.checking.requirements import RelaxedSchema
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.vocabulary import BYTES
 from support.corpus import CASES
 from support.locations import CORPUS
@@ -173,7 +173,7 @@ def goes_on(schema, found):
     """Whether a schema allows what was forbidden: another byte, or the end."""
     constraint = Constraint(StructuredOutputOptions.JSON, json.dumps(schema), key_order="any")
     grammar = (
-        FsmBackend.from_config(BYTES, StructuredOutputsConfig(max_whitespace=None), None).compile(constraint).grammar
+        NativeBackend.from_config(BYTES, StructuredOutputsConfig(max_whitespace=None), None).compile(constraint).grammar
     )
     steps = [*found.text.encode()[: found.offset + 1], *(BYTES.stop_token_ids if found.status == "incomplete" else ())]
     return grammar.accept_tokens("", steps)

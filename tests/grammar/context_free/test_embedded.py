@@ -13,7 +13,7 @@ from structout import StructuredOutputsParams, check_params
 from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError
 from structout.grammar.native.automaton import DEFAULT_LIMITS
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.compiled_grammar import CompiledGrammar
 from structout.grammar.native.extension import core
 from structout.grammar.native.grammar_context import GrammarContext
@@ -470,7 +470,7 @@ def test_value_has_the_masks_that_its_schema_has_alone():
     rules = RuleSet("root", DEFAULT_LIMITS)
     rules.define("root", [[rules.add_text("<t>"), any_json(rules, CLOSED, "declared"), rules.add_text("</t>")]])
     grammar = started(CompiledGrammar(rules, VOCABULARY))
-    backend = FsmBackend(VOCABULARY, form=TextForm(key_order="declared"))
+    backend = NativeBackend(VOCABULARY, form=TextForm(key_order="declared"))
     alone = backend.compile_grammar(Kind.JSON, json.dumps(CLOSED))
     alone.matcher = core().SchemaMatcher(compiled_schema(json.dumps(CLOSED), "declared").native, [STOP])
     assert grammar.accept_bytes(b"<t>{")
@@ -631,7 +631,7 @@ def test_schema_over_another_vocabulary_is_refused():
 
 def test_json_in_a_grammar_is_written_as_the_backend_and_the_request_say():
     grammar = 'start: "x" %json {"properties": {"a": {"const": 1}, "b": {"const": 2}}, "additionalProperties": false}'
-    backend = FsmBackend(VOCABULARY, form=TextForm(any_whitespace=False, key_order="any"))
+    backend = NativeBackend(VOCABULARY, form=TextForm(any_whitespace=False, key_order="any"))
     index = backend.compile_native(StructuredOutputsParams(grammar=grammar).constraint())
     assert index.matches('x{"b": 2, "a": 1}')
     assert not index.matches('x{"b":2, "a": 1}')

@@ -13,7 +13,7 @@ from structout import StructuredOutputsConfig, StructuredOutputsParams
 from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.native.automaton import AutomatonLimits
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.compiled_grammar import CompiledGrammar
 from structout.grammar.native.extension import core
 from structout.grammar.native.grammars import compile_grammar, parse_grammar
@@ -221,7 +221,7 @@ def test_limits_of_a_grammar_are_those_that_were_given():
 )
 def test_grammar_without_a_text_is_impossible(grammar):
     with pytest.raises(GrammarError, match="allows no text at all") as caught:
-        FsmBackend(BYTES).compile_grammar(Kind.GRAMMAR, grammar)
+        NativeBackend(BYTES).compile_grammar(Kind.GRAMMAR, grammar)
     assert caught.value.kind is GrammarErrorKind.IMPOSSIBLE
 
 
@@ -264,7 +264,7 @@ def test_drafts_fill_a_row_for_each_and_stop_at_the_first_that_is_not_allowed():
 def test_auto_serves_recursive_grammars_with_the_own_engine():
     backends = BackendSet(BYTES, StructuredOutputsConfig())
     for grammar in (NESTED, 'start: "(" start ")" | /[a-c]+/'):
-        assert backends.compile(StructuredOutputsParams(grammar=grammar).constraint()).backend_name == "fsm"
+        assert backends.compile(StructuredOutputsParams(grammar=grammar).constraint()).backend_name == "native"
 
 
 # -- the overview of the sources -------------------------------------------------------
@@ -297,7 +297,7 @@ def test_states_along_a_json_text_are_those_of_the_overview():
     rows = re.findall(r"^\| (?:`(\{[^`]*)`)? ?\| ([\d, none]+) \|", overview, re.MULTILINE)
     assert len(rows) == 7
     for text, states in rows:
-        grammar = FsmBackend(BYTES).compile_grammar(Kind.JSON, schema)
+        grammar = NativeBackend(BYTES).compile_grammar(Kind.JSON, schema)
         seen = [grammar.state_id()]
         for byte in text.encode():
             assert grammar.accept_tokens("r", [byte])

@@ -14,7 +14,7 @@ from structout import StructuredOutputsConfig, StructuredOutputsParams
 from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.native.automaton import AutomatonLimits
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.compiled_grammar import CompiledGrammar
 from structout.grammar.native.grammars import compile_grammar
 from structout.grammar.optional.xgrammar import XgrammarBackend
@@ -241,7 +241,7 @@ def test_lark_without_a_text_is_impossible(llguidance):
     assert not compile_grammar(grammar, BYTES).matches("aaab")
     assert not judge(llguidance, grammar)("aaab")
     with pytest.raises(GrammarError, match="allows no text at all") as caught:
-        FsmBackend(BYTES).compile_grammar(Kind.GRAMMAR, grammar)
+        NativeBackend(BYTES).compile_grammar(Kind.GRAMMAR, grammar)
     assert caught.value.kind is GrammarErrorKind.IMPOSSIBLE
 
 
@@ -421,7 +421,7 @@ def test_limits_are_those_that_were_given():
 
 
 def test_backend_compiles_grammars(xgrammar):
-    grammar = FsmBackend(BYTES).compile_grammar(Kind.GRAMMAR, 'root ::= "ab" | "ac" root')
+    grammar = NativeBackend(BYTES).compile_grammar(Kind.GRAMMAR, 'root ::= "ab" | "ac" root')
     assert grammar.accept_tokens("r", [*b"acab"])
     assert not grammar.is_terminated()
     assert grammar.accept_tokens("r", [256])

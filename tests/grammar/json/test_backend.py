@@ -16,7 +16,7 @@ from structout.grammar import registry
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.native import extension
 from structout.grammar.native.automaton import AutomatonLimits
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.json_schema import CompiledSchema, JsonSchemaGrammar, TextForm
 from structout.grammar.native.matcher import FsmGrammar
 from structout.grammar.registry import BackendSet, check_params, register_backend
@@ -63,7 +63,7 @@ def registered(monkeypatch):
 
 
 def backend(name="byte_level", **options):
-    return FsmBackend(VOCABULARIES[name], **options)
+    return NativeBackend(VOCABULARIES[name], **options)
 
 
 def grammar_of(schema, **options):
@@ -182,7 +182,7 @@ def test_masks_inside_strings_allow_the_tokens_that_are_accepted(value, place, n
         schema = {"type": "object", "additionalProperties": string, "propertyNames": value, "minProperties": 1}
     else:
         schema = {"type": "array", "items": string, "uniqueItems": True, "minItems": 1}
-    grammar = FsmBackend(vocabulary).compile_grammar(Kind.JSON, json.dumps(schema))
+    grammar = NativeBackend(vocabulary).compile_grammar(Kind.JSON, json.dumps(schema))
     mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
     rng = random.Random(str(value))
     for _ in range(num_cases(4, long=40)):
@@ -320,7 +320,7 @@ def test_copy_ends_with_its_own_stop_tokens():
 
 def test_forced_tokens_are_those_of_the_tokenizer():
     schema = {"const": {"quantity": "London"}}
-    own_backend = FsmBackend(
+    own_backend = NativeBackend(
         VOCABULARY,
         form=TextForm(any_whitespace=False),
         canonical_tokenizer=CanonicalTokenizer(TOKENIZER, VOCABULARY),
@@ -424,7 +424,7 @@ def test_keys_are_declared_unless_the_config_or_the_request_says_otherwise():
     for configured in ("declared", "any"):
         backends = BackendSet(VOCABULARY, StructuredOutputsConfig(key_order=configured))
         for asked in (None, "declared", "any"):
-            params = StructuredOutputsParams(json=OBJECT, backend="fsm", key_order=asked)
+            params = StructuredOutputsParams(json=OBJECT, backend="native", key_order=asked)
             grammar = backends.compile(params.constraint()).grammar
             assert grammar.accept_tokens("", text) is ((asked or configured) == "any")
 
@@ -444,7 +444,7 @@ def test_requests_of_one_schema_with_different_key_orders_share_no_compilation(m
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_auto_enforces_all_of_a_schema(name):
     compiled = BackendSet(VOCABULARY, StructuredOutputsConfig()).compile(constraint_of(SCHEMAS[name]))
-    assert compiled.backend_name == "fsm"
+    assert compiled.backend_name == "native"
     assert isinstance(compiled.grammar, JsonSchemaGrammar)
     assert compiled.weakened == ()
     assert compiled.annotations == ()
@@ -459,7 +459,7 @@ def test_json_object_allows_objects_only():
     compiled = BackendSet(VOCABULARY, StructuredOutputsConfig()).compile(
         StructuredOutputsParams(json_object=True).constraint()
     )
-    assert compiled.backend_name == "fsm"
+    assert compiled.backend_name == "native"
 
 
 def test_refused_schema_is_refused_with_the_place():
@@ -483,7 +483,7 @@ def test_cache_dir_keeps_no_schemas(tmp_path):
 def test_unknown_formats_are_annotations(manager, finish):
     schema = {"type": "object", "properties": {"p": {"type": "string", "format": "password"}}}
     add(manager, "a", json=schema)
-    assert manager.backend_name("a") == "fsm"
+    assert manager.backend_name("a") == "native"
     assert manager.annotations("a") == ("#/properties/p/format",)
     assert manager.weakened("a") == ()
 
@@ -500,7 +500,7 @@ def test_narrower_formats_under_not_are_refused_unless_lenient():
     assert (refused.value.kind, refused.value.pointer) == (GrammarErrorKind.UNSUPPORTED, place)
     with pytest.raises(GrammarError, match=f"{place}: the format regex is enforced by"):
         backend().compile(constraint_of(schema))
-    lenient = backends.compile(constraint_of(schema, backend="fsm:no-fallback", lenient=True))
+    lenient = backends.compile(constraint_of(schema, backend="native:no-fallback", lenient=True))
     assert lenient.weakened == (place,)
     assert lenient.annotations == ()
     assert lenient.grammar.index.matches('{"p":"abc"}')
@@ -551,14 +551,14 @@ def test_refusals_name_the_place(schema, kind, pointer, keyword, message):
         assert refused.value.kind is GrammarErrorKind(kind)
         assert (refused.value.pointer, refused.value.keyword) == (pointer, keyword)
     with pytest.raises(GrammarError, match=message) as refused:
-        check_params(StructuredOutputsParams(json=schema, backend="fsm:no-fallback"))
+        check_params(StructuredOutputsParams(json=schema, backend="native:no-fallback"))
     assert refused.value.kind is GrammarErrorKind(kind)
 
 
 def test_text_that_the_vocabulary_cannot_spell_is_impossible():
     without_a = Vocabulary((*(bytes([byte]) for byte in range(256) if byte not in b"a0\\"), b""), (253,))
     with pytest.raises(GrammarError, match="allows no text at all") as refused:
-        FsmBackend(without_a).compile(constraint_of({"const": "a"}))
+        NativeBackend(without_a).compile(constraint_of({"const": "a"}))
     assert refused.value.kind is GrammarErrorKind.IMPOSSIBLE
 
 
@@ -591,7 +591,7 @@ def schema_of_both(rng, depth):
 
 def test_masks_equal_those_of_llguidance_where_both_write_the_same_texts(num_cases):
     config = StructuredOutputsConfig(any_whitespace=False, key_order="declared")
-    backends = FsmBackend.from_config(VOCABULARY, config, None), LlguidanceBackend(VOCABULARY)
+    backends = NativeBackend.from_config(VOCABULARY, config, None), LlguidanceBackend(VOCABULARY)
     rows = allocate_token_bitmask(2, V)
     num_masks, num_seeds = 0, num_cases(60, long=1000)
     for seed in range(num_seeds):
@@ -639,7 +639,7 @@ def test_check_passes_what_takes_too_long(monkeypatch):
     monkeypatch.setattr("structout.grammar.native.backend._CHECK_LIMITS", _NO_TIME)
     slow = constraint_of({"type": "string", "not": {"pattern": "(c|d)*c(c|d){13}$"}})
     with pytest.raises(GrammarLimitError, match="cpu_milliseconds"):
-        FsmBackend(VOCABULARY, limits=_NO_TIME).compile(slow)
+        NativeBackend(VOCABULARY, limits=_NO_TIME).compile(slow)
     assert backend().check(slow) == ((), ())
 
 
@@ -674,7 +674,7 @@ def test_limit_in_a_step_leaves_the_other_rows_alone():
 
 @pytest.mark.parametrize("has_other_engine", [False, True])
 def test_request_that_reaches_a_limit_fails_alone(registered, has_other_engine):
-    register_backend("hasty", lambda vocabulary, config, tokenizer: FsmBackend(vocabulary, limits=_NO_TIME))
+    register_backend("hasty", lambda vocabulary, config, tokenizer: NativeBackend(vocabulary, limits=_NO_TIME))
     config = StructuredOutputsConfig(compile_timeout=60)
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
         add(manager, "hard", json=HARD, backend="hasty:no-fallback")
@@ -698,7 +698,7 @@ def test_request_that_reaches_a_limit_fails_alone(registered, has_other_engine):
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_request_whose_token_reaches_a_limit_fails(registered, batched):
-    register_backend("hasty", lambda vocabulary, config, tokenizer: FsmBackend(vocabulary, limits=_NO_TIME))
+    register_backend("hasty", lambda vocabulary, config, tokenizer: NativeBackend(vocabulary, limits=_NO_TIME))
     config = StructuredOutputsConfig(compile_timeout=60)
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
         add(manager, "hard", json=HARD, backend="hasty:no-fallback")
@@ -728,7 +728,7 @@ def test_manager_decodes_schemas_beside_other_constraints(manager, finish):
     add(manager, "schema", json=OBJECT)
     add(manager, "pattern", regex="[a-c]{3}")
     add(manager, "tree", json=TREE)
-    assert {manager.backend_name(name) for name in ("schema", "pattern", "tree")} == {"fsm"}
+    assert {manager.backend_name(name) for name in ("schema", "pattern", "tree")} == {"native"}
     texts = {"schema": '{"name": "Ada"}', "pattern": "abc", "tree": '{"v": 1}'}
     tokens = {name: [*ids_of(text), STOP] for name, text in texts.items()}
     for i in range(max(map(len, tokens.values()))):

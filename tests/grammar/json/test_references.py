@@ -10,14 +10,14 @@ import pytest
 from structout import GrammarError, StructuredOutputManager, StructuredOutputsParams
 from structout.constraints.metaschemas import metaschemas, referred_metaschemas
 from structout.errors import GrammarErrorKind, GrammarLimitError
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.registry import check_params
 from structout.grammar.vocabulary import Vocabulary
 from support.json_engine import JsonEngine
 from support.json_engine_checks import STYLES, Walker
 from support.tokenizers_on_the_spot import byte_level
 
-BACKEND = FsmBackend(Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,)))
+BACKEND = NativeBackend(Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,)))
 DRAFT_7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
 DRAFT_2019 = {"$schema": "https://json-schema.org/draft/2019-09/schema"}
 DRAFT_2020 = {"$schema": "https://json-schema.org/draft/2020-12/schema"}

@@ -1,4 +1,4 @@
-"""DeviceFSM follows the grammars of FsmBackend token for token."""
+"""DeviceFSM follows the grammars of NativeBackend token for token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from structout import DeviceFSM, Vocabulary
 from structout.constraints.params import StructuredOutputOptions
 from structout.errors import GrammarError, GrammarLimitError
 from structout.grammar.native.automaton import Automaton
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.matcher import FsmGrammar
 from structout.grammar.native.token_index import TokenIndex
 from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
@@ -54,7 +54,7 @@ def vocabulary_of(name: str) -> Vocabulary:
 def compile_regex(vocabulary: Vocabulary, pattern: str, stops: tuple[int, ...] | None = None) -> FsmGrammar | None:
     """Compile a pattern. None if it is refused, or the vocabulary cannot spell it."""
     try:
-        return FsmBackend(vocabulary).compile_grammar(StructuredOutputOptions.REGEX, pattern, stops)
+        return NativeBackend(vocabulary).compile_grammar(StructuredOutputOptions.REGEX, pattern, stops)
     except GrammarError:
         return None
 

@@ -15,7 +15,7 @@ from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.native import extension
 from structout.grammar.native.automaton import Automaton
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.token_index import TokenIndex
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
@@ -211,7 +211,7 @@ def test_saved_index_that_is_damaged_or_of_another_vocabulary_is_refused(tmp_pat
 @pytest.fixture(scope="module")
 def backend():
     vocabulary = VOCABULARIES["byte_level"]()
-    return FsmBackend(vocabulary, canonical_tokenizer=CanonicalTokenizer(byte_level(), vocabulary))
+    return NativeBackend(vocabulary, canonical_tokenizer=CanonicalTokenizer(byte_level(), vocabulary))
 
 
 def mask_of(grammar):
@@ -299,7 +299,7 @@ def test_batched_call_with_what_is_no_matcher_raises(backend):
 
 
 def test_text_that_the_vocabulary_cannot_end_is_refused():
-    backend = FsmBackend(Vocabulary((b"a", b"c", b""), (2,)))
+    backend = NativeBackend(Vocabulary((b"a", b"c", b""), (2,)))
     with pytest.raises(GrammarError, match="allows no text at all") as caught:
         backend.compile_grammar(Kind.REGEX, "abc")
     assert caught.value.kind is GrammarErrorKind.IMPOSSIBLE
@@ -335,7 +335,7 @@ def test_engine_that_was_not_built_is_refused_by_message(monkeypatch):
     extension.core.cache_clear()
     try:
         with pytest.raises(ImportError, match="structout's own grammar engine cannot be loaded"):
-            FsmBackend(Vocabulary((b"a", b""), (1,)))
+            NativeBackend(Vocabulary((b"a", b""), (1,)))
     finally:
         extension.core.cache_clear()
 
@@ -345,7 +345,7 @@ def test_manager_serves_requests_with_the_engine():
     with StructuredOutputManager(tokenizer, 525) as manager:
         text = tokenizer("2024-01-31", add_special_tokens=False)["input_ids"]
         for name, params in (("a", {"regex": r"\d{4}-\d\d-\d\d"}), ("b", {"choice": ["2024-01-31", "never"]})):
-            manager.add_request(name, StructuredOutputsParams(**params, backend="fsm:no-fallback"))
+            manager.add_request(name, StructuredOutputsParams(**params, backend="native:no-fallback"))
             manager.wait_ready(name, 60)
             manager.fork(name, name + name)
             masks = manager.grammar_bitmask([name, name + name], draft_tokens={name: text})

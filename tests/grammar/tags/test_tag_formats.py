@@ -10,7 +10,7 @@ import xgrammar
 from xgrammar.builtin_structural_tag import get_model_structural_tag
 
 from structout import StructuredOutputsParams
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.integrations.client_tags import as_parsers_read, parts_of
 from support.tag_walks import VOCABULARY, drawn_texts
 from support.tool_calls import JSON_ONLY, NASTY, PLAIN, as_openai_tools, check_call, read_calls
@@ -36,7 +36,7 @@ def built(model, tools, choice, reasoning="disabled", *, is_parallel=True):
 
 @pytest.fixture(scope="module")
 def backend():
-    return FsmBackend(VOCABULARY)
+    return NativeBackend(VOCABULARY)
 
 
 def compiled(backend, tag, **options):

@@ -37,7 +37,7 @@ from support.sglang_requests import (
 
 def test_batched_fill_over_kinds_equals_fills_one_by_one(backend):
     grammars = [compile_key(backend, key) for key in KEYS.values()]
-    assert {grammar._compiled.backend_name for grammar in grammars} == {"fsm"}
+    assert {grammar._compiled.backend_name for grammar in grammars} == {"native"}
     ended = compile_key(backend, ("regex", "a"))
     ended.accept_token(backend._vocabulary.spell("a")[0])
     ended.accept_token(EOS)

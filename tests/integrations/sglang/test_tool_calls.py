@@ -13,7 +13,7 @@ from sglang.srt.entrypoints.openai.protocol import Function, Tool, ToolChoice, T
 from sglang.srt.function_call.function_call_parser import FunctionCallParser
 
 from structout import StructuredOutputsParams
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.integrations.client_tags import as_parsers_read, current_structural_tag
 from support.tag_walks import VOCABULARY, drawn_texts
 from support.tool_calls import TEN, check_call, read_calls
@@ -29,7 +29,7 @@ TOOLS = TEN | {"book": TEN["book"] | {"properties": _TYPED}}
 
 @pytest.fixture(scope="module")
 def own_backend():
-    return FsmBackend(VOCABULARY)
+    return NativeBackend(VOCABULARY)
 
 
 def parser_of(name):

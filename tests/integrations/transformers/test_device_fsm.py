@@ -21,14 +21,14 @@ CONSTRAINTS = {
     "schema": {"json": {"enum": ["naïve 東京", {"n": [1, None]}]}},
 }
 
-NO = StructuredOutputsParams(choice=["no"], backend="fsm")
+NO = StructuredOutputsParams(choice=["no"], backend="native")
 
 
 @pytest.mark.parametrize("sampling", [SAMPLED, SAMPLED | {"top_p": 0.9, "top_k": 40}, {"do_sample": False}])
 @pytest.mark.parametrize("constraint", CONSTRAINTS.values(), ids=CONSTRAINTS)
 def test_generate_with_a_device_fsm_draws_the_texts_of_the_managers_masks(parts, constraint, sampling):
     """Also of left-padded rows, and of those that run out of tokens."""
-    params = StructuredOutputsParams(**constraint, backend="fsm")
+    params = StructuredOutputsParams(**constraint, backend="native")
     options = {"num_return_sequences": 2, "max_new_tokens": 40, "seed": 3, "params": params, **sampling}
     expected = generate(*parts, PROMPTS, **options)
     result = generate(*parts, PROMPTS, device_fsm=True, **options)
@@ -42,7 +42,7 @@ def test_masked_generate_with_a_device_fsm_follows_a_constraint_of_its_own_in_ea
     drawn = {}
     for device_fsm in (False, True):
         for name, constraint in CONSTRAINTS.items():
-            manager.add_request(name, StructuredOutputsParams(**constraint, backend="fsm"))
+            manager.add_request(name, StructuredOutputsParams(**constraint, backend="native"))
         drawn[device_fsm] = model.generate(**prompt, **options, **SAMPLED, device_fsm=device_fsm, max_new_tokens=50)
         for name in CONSTRAINTS:
             manager.finish_request(name)
@@ -53,7 +53,9 @@ def test_masked_generate_with_a_device_fsm_goes_on_where_requests_are(parts, man
     model, _ = parts
     prompt = torch.tensor([[5, 6]])
     first, second = (manager.vocabulary.token_bytes.index(text) for text in (b"a", b"b"))
-    manager.add_request("a", StructuredOutputsParams(regex="ab[xy]", backend="fsm"), output_token_ids=[first, second])
+    manager.add_request(
+        "a", StructuredOutputsParams(regex="ab[xy]", backend="native"), output_token_ids=[first, second]
+    )
     options = {"custom_generate": masked_generate, "manager": manager, "request_ids": ["a"], "device_fsm": True}
     ids = model.generate(prompt, **options, max_new_tokens=5)
     assert manager.is_terminated("a")

@@ -13,7 +13,7 @@ from vllm.config import StructuredOutputsConfig
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
 
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.grammar.vocabulary import Vocabulary
 from structout.integrations.vllm import hooks, request_params
 from support.tokenizers_on_the_spot import byte_level, with_tokens
@@ -44,7 +44,7 @@ def taken(tokenizer, constraint, *texts, config=None, sampling=None):
     config = config or StructuredOutputsConfig()
     params = request_params.params_of(constraint, config, tokenizer, sampling)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    backend = FsmBackend.from_config(vocabulary, request_params.manager_config(config), None)
+    backend = NativeBackend.from_config(vocabulary, request_params.manager_config(config), None)
     grammar = backend.compile(params.constraint()).grammar
 
     def takes(text):

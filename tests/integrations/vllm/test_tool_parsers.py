@@ -14,7 +14,7 @@ from vllm.parser import ParserManager
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
 
-from structout.grammar.native.backend import FsmBackend
+from structout.grammar.native.backend import NativeBackend
 from structout.integrations.client_tags import as_parsers_read
 from structout.integrations.vllm import request_params
 from support.tag_walks import VOCABULARY, drawn_texts
@@ -46,7 +46,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def backend():
-    return FsmBackend(VOCABULARY)
+    return NativeBackend(VOCABULARY)
 
 
 def request_of(choice):
