@@ -213,7 +213,7 @@ def test_generate_with_too_few_tokens_reports_the_text_and_returns_1(capsys):
         (
             'root ::= "(" root ")" | "a"',
             ["--grammar", "FILE", "--device-fsm"],
-            "small schemas and regular grammars; this constraint is served by fsm",
+            "small schemas and regular grammars; this constraint is served by native",
         ),
         ('{"$schema": []}', ["--json-schema", "FILE"], "jsonschema cannot check this schema"),
     ],

@@ -107,7 +107,7 @@ def test_compile_with_a_name_that_refuses_falls_back_unless_it_is_forbidden(back
         ({"json": {"items": LOOKBEHIND}}, "^#/items/pattern: lookbehind is not supported"),
         ({"regex": "("}, "a regular expression does not parse"),
         ({"regex": "a(?<=a)b"}, r"lookbehind is not supported \(at character 4\)$"),
-        ({"json": AB, "backend": "outlines"}, "unknown backend 'outlines': the known ones are auto, fsm, xgrammar"),
+        ({"json": AB, "backend": "outlines"}, "unknown backend 'outlines': the known ones are auto, native, xgrammar"),
     ],
 )
 def test_compile_of_what_the_own_engine_refuses_raises_with_the_place(backend_set, params, message):

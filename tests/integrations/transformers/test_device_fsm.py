@@ -84,7 +84,7 @@ def test_generate_with_a_device_fsm_ends_soon_after_the_longest_text(parts):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"grammar": 'root ::= "(" root ")" | "a"'}, "is served by fsm, which has no automaton of its constraint"),
+        ({"grammar": 'root ::= "(" root ")" | "a"'}, "is served by native, which has no automaton of its constraint"),
         ({"regex": "a", "jump_forward": "draft"}, "device_fsm does not go with jump_forward='draft'"),
         ({"regex": "a", "repetition_penalty": 1.5}, "leave out RepetitionPenaltyLogitsProcessor"),
         ({"regex": "a", "max_time": 1.0}, "does not go with stopping criteria: leave out MaxTimeCriteria"),
