@@ -139,10 +139,10 @@ bool RuleCompletability::is_completable_at(uint32_t state, uint32_t end, engine:
     if (rule == network_.root()) return !ends.empty();
     std::sort(ends.begin(), ends.end());  // first the empty one
     for (uint32_t of : ends) {
-      uint32_t known = is_completable_exit_.find(rule, of);
-      if (known == PairTable::kMissing) known = assumed.find(rule, of);
-      if (known == 0) continue;
-      if (known == PairTable::kMissing) {
+      uint32_t result = is_completable_exit_.find(rule, of);
+      if (result == PairTable::kMissing) result = assumed.find(rule, of);
+      if (result == 0) continue;
+      if (result == PairTable::kMissing) {
         assumed.add(rule, of, 1);
         exits_assumed.emplace_back(rule, of);
       }

@@ -202,8 +202,8 @@ Configuration Reader::after_all(const Configuration& config, uint8_t byte, engin
     for (const EmbeddedStart& start : stacks_.embedded_starts(from.node, budget)) {
       if (!network_.embedded()[start.language]->first_bytes()[byte]) continue;
       std::shared_ptr<engine::EmbeddedCache> cache = embedded_->current(start.language);
-      engine::ConfigurationPtr config = embedded_->locked(cache).start();
-      read_byte({std::move(cache), std::move(config), start.below});
+      engine::ConfigurationPtr inner = embedded_->locked(cache).start();
+      read_byte({std::move(cache), std::move(inner), start.below});
     }
     if (!network_.has_lexer()) return builder.add({stacks_.after(from.node, byte, budget), 0});
     uint32_t next = lexer_.after(from.lexer_state, byte, budget);
