@@ -66,7 +66,7 @@ def test_generate_and_explain_read_the_schemas_that_a_schema_refers_to(capsys, t
     assert main(["generate", "--json-schema", schema, *other, "--seed", "7"]) == 0
     assert {*json.loads(capsys.readouterr().out)} <= {5, 6}
     assert main(["explain", schema, *other]) == 0
-    assert "engine        fsm" in capsys.readouterr().out
+    assert "engine        native" in capsys.readouterr().out
     assert main(["explain", schema]) == 1
     assert "or give it with --schema-for URI=FILE" in " ".join(capsys.readouterr().out.split())
     assert main(["generate", "--json-schema", schema, "--schema-for", "small.json"]) == 2
