@@ -184,7 +184,7 @@ def test_apply_bitmask_writes_no_row_without_disallowed_tokens(capability):
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_apply_bitmask_cuda_source_under_sanitizer_matches_reference(sanitizer, num_cases):
-    count = {"address": num_cases(400, long=1000, full=3000), "thread": num_cases(40, long=60, full=150)}[sanitizer]
+    count = {"address": num_cases(150, long=1000, full=3000), "thread": num_cases(15, long=60, full=150)}[sanitizer]
     program = CUDA_PROGRAMS / "apply_bitmask.cpp"
     executable = host_cuda.build("apply_bitmask", [program], sanitize=sanitizer, shared=False)
     run = host_cuda.run(executable, str(count), "1")

@@ -257,7 +257,7 @@ def test_fsm_draft_states_with_bad_row_indptr_stays_inside_the_rows(backend):
 
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_cuda_source_under_sanitizer_matches_loop(sanitizer, num_cases):
-    count = {"address": num_cases(20, long=400), "thread": num_cases(20, long=100)}[sanitizer]
+    count = {"address": num_cases(10, long=400), "thread": num_cases(8, long=100)}[sanitizer]
     executable = host_cuda.build("fsm_states", [PROGRAM], sanitize=sanitizer, shared=False)
     run = host_cuda.run(executable, str(count), "1")
     assert run.returncode == 0, run.stdout + run.stderr

@@ -31,7 +31,7 @@ def _on_host(*arguments, device, logprobs=True):
 
 @pytest.mark.parametrize("device", [(80, 0), (80, 100), (90, 0), (90, 200)])
 def test_cuda_source_on_random_long_rows_matches_reference(device, num_cases):
-    for case in random_cases(sum(device), num_cases(3, long=12), max_vocab=40_000, max_rows=2):
+    for case in random_cases(sum(device), num_cases(2, long=12), max_vocab=40_000, max_rows=2):
         check(functools.partial(_on_host, device=device), case)
 
 
@@ -39,7 +39,7 @@ def test_cuda_source_on_random_long_rows_matches_reference(device, num_cases):
 @pytest.mark.parametrize("device", [(80, 0), (80, 100), (90, 0), (90, 200)])
 def test_compiled_kernels_on_random_cases_match_reference(device, num_cases):
     op = ptx.on_ptx(functools.partial(_on_host, device=device), cuda_library, "masked_sample")
-    for case in random_cases(sum(device), num_cases(20, long=400), max_vocab=40_000, max_rows=2):
+    for case in random_cases(sum(device), num_cases(8, long=400), max_vocab=40_000, max_rows=2):
         check(op, case)
 
 
@@ -77,8 +77,8 @@ def test_cuda_source_sets_shared_memory_limit_once_and_never_in_a_launch():
 def test_cuda_source_under_sanitizer_matches_reference(sanitize, num_cases):
     count = {
         None: num_cases(40, long=200),
-        "address": num_cases(50, long=250),
-        "thread": num_cases(5, long=60),
+        "address": num_cases(20, long=250),
+        "thread": num_cases(3, long=60),
     }[sanitize]
     if sanitize is None:
         result = host_cuda.run_main(cuda_library_path(), count, 1)
