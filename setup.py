@@ -265,7 +265,7 @@ def extensions() -> list[Extension]:
         "structout._fsm",
         find_sources(*(f"{room}/**/*.cpp" for room in ENGINE_PARTS)),
         include_dirs=[str(CSRC), pybind11.get_include()],
-        extra_compile_args=["-O2", "-g0", "-std=c++17", "-fvisibility=hidden"],
+        extra_compile_args=["-O2", "-g0", "-std=c++17", "-fvisibility=hidden", "-Wall", "-Wextra"],
         extra_link_args=["-Wl,-s"],
         depends=find_sources("base/*.h", *(f"{room}/**/*.{end}" for room in ENGINE_PARTS for end in ("h", "inc"))),
         language="c++",

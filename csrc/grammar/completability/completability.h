@@ -38,8 +38,8 @@ class RuleCompletability {
   struct Point {
     uint32_t state, end;
     bool is_expanded = false, is_wanted = false;
-    std::vector<uint32_t> exits;    // ends at the end of its rule, the minimal ones
-    std::vector<uint32_t> parents;  // program points that lead here in the same rule
+    std::vector<uint32_t> exits{};    // ends at the end of its rule, the minimal ones
+    std::vector<uint32_t> parents{};  // program points that lead here in the same rule
     std::vector<std::pair<uint32_t, uint32_t>>
         callers{};  // program points that call a rule here, and the states after the calls
   };
