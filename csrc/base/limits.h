@@ -88,6 +88,13 @@ class StepBudget {
   static inline thread_local StepBudget* present_ = nullptr;
 };
 
+// CPU time of the calling thread.
+inline double cpu_seconds() {
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
+}
+
 // Counts work in steps, and throws LimitError once the thread has used its CPU time; it
 // reads the clock every 65,536 steps. Wall time would refuse good patterns on a busy
 // machine.
@@ -134,12 +141,6 @@ class Budget {
 
  private:
   static constexpr uint64_t kStepsPerCheck = 1 << 16;
-
-  static double cpu_seconds() {
-    timespec time;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
-  }
 
   double start_;  // of the clock
   bool is_running_ = true;

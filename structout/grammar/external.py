@@ -93,7 +93,7 @@ class ExternalGrammar(NativeGrammar):
         return self._text.memory_bytes
 
     @property
-    def error_reason(self) -> str:  # type: ignore[override]
+    def error_reason(self) -> str:
         reason: str = self.matcher.error
         return reason
 

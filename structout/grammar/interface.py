@@ -39,11 +39,15 @@ class StructuredOutputGrammar(ABC):
     Attributes:
         matcher: the core's matcher of this position. Decoding steps follow it: one
             native call serves all requests.
-        error_reason: why a token or draft is not allowed, if the engine itself gave up.
     """
 
     matcher: Any
-    error_reason: str = ""
+
+    @property
+    def error_reason(self) -> str:
+        """Why a token or draft is not allowed, if the engine itself gave up; else
+        empty."""
+        return ""
 
     @abstractmethod
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:

@@ -55,8 +55,7 @@ class _Job:
     Attributes:
         key: what to compile.
         digest: the digest of the key.
-        futures: those of its submissions, without the cancelled ones.
-        is_started: it has left the queue.
+        futures: those of its submissions, without the cancelled ones: an ordered set.
         cpu_clock: the CPU seconds of the thread that compiles it, once it has begun.
         cpu_deadline: when its futures fail with a timeout, by that clock.
         deadline: when they do by the clock. None: it has not begun, or they have failed
@@ -66,15 +65,14 @@ class _Job:
 
     key: Constraint
     digest: bytes
-    futures: list[Future[CompiledConstraint]] = field(default_factory=list)
-    is_started: bool = False
+    futures: dict[Future[CompiledConstraint], None] = field(default_factory=dict)
     cpu_clock: Callable[[], float] | None = None
     cpu_deadline: float = math.inf
     deadline: float | None = None
     is_overdue: bool = False
 
     def take_futures(self) -> list[Future[CompiledConstraint]]:
-        futures, self.futures = self.futures, []
+        futures, self.futures = [*self.futures], {}
         return futures
 
 
@@ -194,7 +192,7 @@ class CompilePool:
 
     def _join(self, key: Constraint, digest: bytes, future: Future[CompiledConstraint]) -> _Job:
         job = self._jobs.get(digest)
-        if job is None or not job.is_started:
+        if job is None or job in self._waiting:
             if self._is_overloaded():
                 raise self._overload_error()
         elif job.is_overdue and job.deadline is None:
@@ -205,7 +203,7 @@ class CompilePool:
                 raise GrammarLimitError("queue_size", size, max_size, kind=GrammarErrorKind.OVERLOADED)
             job = self._jobs[digest] = _Job(key, digest)
             self._waiting[job] = None
-        job.futures.append(future)
+        job.futures[future] = None
         return job
 
     def _is_overloaded(self) -> bool:
@@ -256,10 +254,9 @@ class CompilePool:
     def _leave(self, job: _Job, future: Future[CompiledConstraint]) -> None:
         """Forget a cancelled future, and a job that waits for no other."""
         with self._lock:
-            if future in job.futures:
-                job.futures.remove(future)
-                if not job.futures and job in self._waiting:
-                    del self._waiting[job], self._jobs[job.digest]
+            job.futures.pop(future, None)
+            if not job.futures and job in self._waiting:
+                del self._waiting[job], self._jobs[job.digest]
 
     def _start_threads(self) -> None:
         """Let a thread take each job that may start."""
@@ -279,7 +276,6 @@ class CompilePool:
                 return None
             job = next(iter(self._waiting))
             del self._waiting[job]
-            job.is_started = True
             self._num_running += 1
             return job
 

@@ -95,10 +95,10 @@ class DecodingSteps:
 
     # -- tokens ------------------------------------------------------------------------
 
-    def accept(self, tokens: Mapping[str, Sequence[int]], matchers: dict[str, Any] | None = None) -> dict[str, bool]:
-        """Advance each request by all of its tokens, or by none. False for unknown ids.
-        ``matchers``: as in :class:`StepInput`."""
-        step = core().Step(self._requests.matchers, [], None, None, None, matchers)
+    def accept(self, tokens: Mapping[str, Sequence[int]]) -> dict[str, bool]:
+        """Advance each request by all of its tokens, or by none. False for unknown
+        ids."""
+        step = core().Step(self._requests.matchers, [])
         step.feed(tokens if isinstance(tokens, dict) else dict(tokens))
         accepted: dict[str, bool]
         accepted, exhausted = step.accept()
@@ -122,7 +122,8 @@ class DecodingSteps:
         """Accept a step's tokens, and fill its masks."""
         started = time.perf_counter()
         tokens = given.tokens or {}
-        step = self._native_step(given)
+        options = (given.drafts or None, given.bounds or None, given.trees or None, given.matchers)
+        step = core().Step(self._requests.matchers, [*given.request_ids], *options)
         step.feed(tokens)
         buffer = self._buffers.next(step.max_rows)
         self.work = step.run(STEP_WORK, buffer.native, given.tokens is not None, self._pool)
@@ -148,10 +149,6 @@ class DecodingSteps:
             bitmask=buffer.array[:num_rows],
             lease=buffer.lease,
         )
-
-    def _native_step(self, given: StepInput) -> Any:
-        options = (given.drafts or None, given.bounds or None, given.trees or None, given.matchers)
-        return core().Step(self._requests.matchers, [*given.request_ids], *options)
 
     def _errors(self, step: Any, request_ids: Sequence[str]) -> dict[str, str]:
         """The reason for each request that gets no masks in this step, so far as it

@@ -5,13 +5,14 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <ctime>
 #include <memory>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/limits.h"
 #include "bindings/engine/matchers.h"
 #include "bindings/engine/module.h"
 #include "language/matcher.h"
@@ -41,16 +42,10 @@ class SlowCalls {
   SlowCalls(std::string what, std::string purpose, double max_seconds)
       : what_(std::move(what)), purpose_(std::move(purpose)), max_seconds_(max_seconds) {}
 
-  // CPU time of the calling thread: a busy machine fails nobody.
-  static double now() {
-    timespec time;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
-  }
-
-  // Throws std::runtime_error if the call that began at `start` is the third slow one.
+  // Throws std::runtime_error if the call that began at `start`, in CPU seconds of this
+  // thread, is the third slow one. A busy machine fails nobody.
   void note(double start) {
-    count_ = now() - start > max_seconds_ ? count_ + 1 : 0;
+    count_ = cpu_seconds() - start > max_seconds_ ? count_ + 1 : 0;
     if (count_ < kMaxCount) return;
     throw std::runtime_error("each of the last " + what_ + " took more than " + shown(max_seconds_) + " s " + purpose_ +
                              ": the grammar is too ambiguous for a text of this length");
@@ -121,8 +116,7 @@ class ExternalMatcher final : public Matcher {
 
   // Advances by all tokens, as one step, or by none.
   bool advance_by(const std::vector<uint32_t>& tokens) {
-    move_to(0);
-    ahead_.clear();
+    return_to_text();
     tokens_.reserve(tokens_.size() + tokens.size());
     step_sizes_.reserve(step_sizes_.size() + 1);
     size_t num_accepted = 0;
@@ -146,10 +140,8 @@ class ExternalMatcher final : public Matcher {
   void drop(size_t count) override {
     if (count == 0) return;
     with_python([&] {
-      move_to(0);
-      ahead_.clear();
-      size_t num_tokens = 0;
-      for (size_t i = 0; i < count; ++i) num_tokens += step_sizes_[step_sizes_.size() - 1 - i];
+      return_to_text();
+      size_t num_tokens = std::accumulate(step_sizes_.end() - ptrdiff_t(count), step_sizes_.end(), size_t{0});
       take_back(num_tokens);
       tokens_.resize(tokens_.size() - num_tokens);
       step_sizes_.resize(step_sizes_.size() - count);
@@ -179,7 +171,7 @@ class ExternalMatcher final : public Matcher {
   bool fill_text(uint32_t state, MaskRow& row) const override {
     return with_python([&] {
       move_to(state);
-      double start = SlowCalls::now();
+      double start = cpu_seconds();
       auto words = py::cast<py::array_t<int32_t, py::array::c_style>>(text_.attr("mask")());
       slow_masks_.note(start);
       if (size_t(words.size()) != row_words()) throw std::runtime_error("the mask is of another vocabulary");
@@ -199,7 +191,7 @@ class ExternalMatcher final : public Matcher {
 
   // Moves `text_` by a token, or returns false.
   bool accept_next(uint32_t token) const {
-    double start = SlowCalls::now();
+    double start = cpu_seconds();
     if (!py::cast<bool>(text_.attr("accept")(token))) return false;
     try {
       slow_tokens_.note(start);
@@ -224,6 +216,12 @@ class ExternalMatcher final : public Matcher {
       if (!accept_next(ahead_[there[shared] - 1].token)) throw std::runtime_error("the engine refuses its own draft");
       at_ = there[shared];
     }
+  }
+
+  // Moves `text_` to state 0, and forgets the others.
+  void return_to_text() {
+    move_to(0);
+    ahead_.clear();
   }
 
   // The states from the text's position to `state`, without the first.

@@ -125,7 +125,7 @@ class NativeGrammar(StructuredOutputGrammar):
         return fork
 
     @property
-    def error_reason(self) -> str:  # type: ignore[override]
+    def error_reason(self) -> str:
         error: str = self.matcher.error
         return f"the constraint takes too much work: {error}" if error else ""
 
