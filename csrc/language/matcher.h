@@ -13,12 +13,16 @@
 #include "base/room.h"
 #include "language/reasoning.h"
 #include "token_masks/mask_row.h"
+#include "token_masks/token_costs.h"
 #include "token_masks/vocabulary.h"
 
 namespace structout::engine {
 
 constexpr uint32_t kNoState = UINT32_MAX;
 constexpr uint32_t kFreeRow = kNoState - 1;  // in the place of a state
+// Plus a token, in the place of a state: the reasoning has to end, with this token next.
+constexpr uint32_t kReasoningEnds = 3u << 30;
+inline bool ends_reasoning(uint32_t state) { return state >= kReasoningEnds && state < kReasoningEnds + (1u << 29); }
 
 // The matcher of one request: it accepts tokens, rolls them back, fills masks and looks
 // ahead along drafts. This class has the parts that all kinds of grammars share: stop
@@ -49,8 +53,29 @@ class Matcher {
 
   bool is_reasoning() const { return !reasoning_.is_over(); }
 
+  // Limits the tokens of the whole text, reasoning and stop token included. From then on
+  // masks allow only tokens after which the text can still end in time, and reasoning ends
+  // early enough for the text behind it. Without an effect where no end is known.
+  void end_within(uint64_t max_tokens) {
+    max_tokens_ = std::min(max_tokens, kNoLimit);
+    uint64_t needed = num_needed();
+    has_limit_ = needed != kNoEnd;
+    if (is_reasoning()) max_reasoning_ = int64_t(max_tokens_) - int64_t(reasoning_.num_end_tokens() + needed);
+  }
+
+  // The tokens that the text behind the reasoning still needs, its stop token included, at
+  // most. kNoEnd if no end is known. 0 after the stop token.
+  uint32_t num_needed() const {
+    if (is_terminated()) return 0;
+    uint32_t cost = or_error(kNoEnd, [&] { return cost_to_end(current_state()); });
+    return cost == kNoEnd ? kNoEnd : cost + 1;
+  }
+
+  // True if the limit has forbidden a token in some mask.
+  bool was_narrowed() const { return was_narrowed_; }
+
   // True if every token may come next: during the reasoning, and after a stop token.
-  bool is_unconstrained() const { return is_terminated() || is_reasoning(); }
+  bool is_unconstrained() const { return is_terminated() || (is_reasoning() && !must_end_reasoning(0)); }
 
   // The last error of a hook since the last accept, rollback or num_allowed: the reason
   // why nothing was allowed, if the text is not to blame. Empty if there was none.
@@ -101,7 +126,17 @@ class Matcher {
   // Returns the number of drafts before the first that is not allowed.
   size_t append_draft_states(const int64_t* drafts, size_t count, std::vector<uint32_t>& states) const {
     auto [num_free, is_constrained] = reasoning_.look_at(drafts, count, vocabulary_->size());
-    states.insert(states.end(), is_constrained ? num_free : count + 1, kFreeRow);
+    for (size_t row = 0; row < (is_constrained ? num_free : count + 1); ++row) {
+      if (!must_end_reasoning(row)) {
+        states.push_back(kFreeRow);
+        continue;
+      }
+      uint32_t next = reasoning_.next_end_token(drafts, row);
+      states.push_back(kReasoningEnds + next);
+      if (row == count || drafts[row] == next) continue;
+      states.insert(states.end(), count - row, states.back());
+      return row;
+    }
     if (!is_constrained) return num_free;
     uint32_t state = is_terminated() ? kFreeRow : current_state();
     states.push_back(state);
@@ -119,7 +154,11 @@ class Matcher {
       if (ends) {
         next = kFreeRow;
       } else if (is_inside) {
-        next = or_error(kNoState, [&] { return next_state(state, uint32_t(drafts[i])); });
+        next = or_error(kNoState, [&] {
+          bool is_too_long = costs_after(
+              state, i, [&](const TokenCosts& costs, uint32_t max) { return costs.after(uint32_t(drafts[i])) > max; });
+          return is_too_long ? kNoState : next_state(state, uint32_t(drafts[i]));
+        });
       }
       if (next == kNoState) {
         states.insert(states.end(), count - i, state);
@@ -131,14 +170,25 @@ class Matcher {
     return count;
   }
 
-  // Fills the mask of a state. Returns true if it allows any token. The bits of stop
-  // tokens are set last, over those of fill_text().
-  bool fill(uint32_t state, MaskRow& row) const {
+  // Fills the mask of a state, to which `num_ahead` drafts lead. Returns true if it allows any
+  // token. The bits of stop tokens are set last, over those of fill_text().
+  bool fill(uint32_t state, MaskRow& row, size_t num_ahead = 0) const {
+    if (ends_reasoning(state)) {
+      row.write(kNoTokens);
+      row.set(state - kReasoningEnds, true);
+      return true;
+    }
     std::string error_before = std::exchange(error_, "");
     bool allows_text, can_stop, has_cleared = false;
     try {
       allows_text = or_error(false, [&] { return fill_text(state, row); });
       can_stop = can_end(state);
+      bool has_narrowed = or_error(false, [&] {
+        return costs_after(state, num_ahead,
+                           [&](const TokenCosts& costs, uint32_t max) { return costs.narrow(max, row); });
+      });
+      if (has_narrowed) allows_text = row.allows_any();
+      was_narrowed_ = was_narrowed_ || has_narrowed;
     } catch (const StepBudgetExceeded&) {
       error_ = std::move(error_before);
       throw;
@@ -170,6 +220,12 @@ class Matcher {
   // The state of the present position, which a stop token does not change.
   virtual uint32_t current_state() const = 0;
 
+  // The state of the next row: the present one, or that of the reasoning.
+  uint32_t row_state() const {
+    if (!is_reasoning()) return current_state();
+    return must_end_reasoning(0) ? kReasoningEnds + reasoning_.next_end_token(nullptr, 0) : kFreeRow;
+  }
+
   // True if fill(state) only copies a stored mask: a cache hit. After false, fill() may
   // have to compute the mask over the vocabulary.
   virtual bool has_mask(uint32_t state) const = 0;
@@ -181,10 +237,13 @@ class Matcher {
     prefetch_config();
   }
 
-  // The bytes that must follow.
+  // The bytes that must follow. None if tokens for them could be more than the limit leaves.
   std::string forced() const {
     if (is_reasoning()) return "";
-    return or_error(std::string(), [&] { return forced_bytes(); });
+    std::string bytes = or_error(std::string(), [&] { return forced_bytes(); });
+    if (!has_limit_ || bytes.empty()) return bytes;
+    uint64_t most = uint64_t(num_needed()) + bytes.size() + vocabulary_->max_depth();
+    return int64_t(most) <= num_left(0) ? bytes : "";
   }
 
   // A matcher of the same position, which moves on its own.
@@ -239,6 +298,13 @@ class Matcher {
 
   // Implements forced() for texts after the reasoning.
   virtual std::string forced_bytes() const = 0;
+
+  // The cost of a state as TokenCosts says. kNoEnd if no end is known.
+  virtual uint32_t cost_to_end(uint32_t) const { return kNoEnd; }
+
+  // The costs after the tokens of a state. Null if none of them is more than `max`, which is
+  // a single comparison where `max` is large.
+  virtual std::shared_ptr<const TokenCosts> token_costs(uint32_t, uint32_t) const { return nullptr; }
 
   // The result of a hook, or `failed` where it throws.
   template <typename Result, typename Hook>
@@ -298,6 +364,27 @@ class Matcher {
     return count;
   }
 
+  int64_t num_left(size_t num_ahead) const { return int64_t(max_tokens_) - int64_t(num_tokens() + num_ahead); }
+
+  // True if the rest of the limit is only just enough for the end of the reasoning and a text.
+  bool must_end_reasoning(size_t num_ahead) const {
+    return has_limit_ && int64_t(num_tokens() + num_ahead) >= max_reasoning_ && num_left(num_ahead) > 0;
+  }
+
+  // narrow(costs, max) if some token of a state could make the text too long, else false:
+  // `max` is what may be left to the end after the token. A text that cannot end in time
+  // whatever comes, since its tokens did not follow the masks, is not narrowed any more.
+  template <typename Narrow>
+  bool costs_after(uint32_t state, size_t num_ahead, Narrow narrow) const {
+    if (!has_limit_) return false;
+    int64_t left = num_left(num_ahead);
+    if (left <= 0 || left >= kNoEnd) return false;
+    if (left == 1) return cost_to_end(state) == 0 && narrow(TokenCosts(0, 1, {}), 0);  // a stop token only
+    auto max = uint32_t(left - 2);
+    std::shared_ptr<const TokenCosts> costs = token_costs(state, max);
+    return costs != nullptr && costs->own < left && narrow(*costs, max);
+  }
+
   bool can_end(uint32_t state) const {
     return or_error(false, [&] { return is_complete(state); });
   }
@@ -322,6 +409,11 @@ class Matcher {
   Reasoning reasoning_;
   std::vector<uint32_t> tokens_;  // of the text, one for each step; kNoToken for bytes
   size_t num_stopped_ = 0;        // the stop token and those after it
+  static constexpr uint64_t kNoLimit = UINT32_MAX >> 1;
+  bool has_limit_ = false;
+  uint64_t max_tokens_ = kNoLimit;  // of the whole text
+  int64_t max_reasoning_ = 0;       // of which the reasoning may have so many before its end
+  mutable bool was_narrowed_ = false;
   mutable std::string error_;
 };
 

@@ -23,6 +23,15 @@ class Reasoning {
 
   bool is_over() const { return is_over(matched()); }
   size_t num_tokens() const { return matched_after_.size(); }
+  size_t num_end_tokens() const { return end_.size(); }
+
+  // The token of the end sequence that is next after `count` more tokens, which do not
+  // complete it.
+  uint32_t next_end_token(const int64_t* tokens, size_t count) const {
+    uint32_t now = matched();
+    for (size_t i = 0; i < count; ++i) now = matched_with(now, uint32_t(tokens[i]));
+    return end_[now];
+  }
 
   // Reads tokens until the reasoning is over, or up to a value that is no token below
   // `num_ids`. Returns the number of tokens read.

@@ -67,6 +67,7 @@ void Step::lay_out() {
   num_allowed.assign(requests.size(), 0);
   states_.clear();
   matchers_.clear();
+  num_ahead_.clear();
   is_planned_.assign(requests.size(), false);
   is_dead_end_.assign(requests.size(), false);
   unfinished.clear();
@@ -79,6 +80,7 @@ void Step::lay_out() {
     bool is_empty = request.matcher == nullptr || !request.problem.empty();
     states_.resize(states_.size() + count, request.is_unconstrained ? kFreeRow : is_empty ? kEmptyRow : kUnplanned);
     matchers_.resize(states_.size(), request.matcher);
+    for (uint32_t i = 0; i < count; ++i) num_ahead_.push_back(i);
     ends.push_back(int32_t(states_.size()));
   }
 }
@@ -107,6 +109,7 @@ void Step::plan(size_t i) {
       along.clear();
       size_t allowed = matcher.append_draft_states(chains[node].data(), chains[node].size(), along);
       num_allowed[i] += allowed == chains[node].size();
+      num_ahead_[first + node] = uint32_t(chains[node].size());
       states[node] = along.back();
     }
   } else {
@@ -125,7 +128,7 @@ void Step::plan(size_t i) {
 // that takes long: then it returns false.
 bool Step::has_mask(size_t row) const try {
   if (states_[row] == kUnplanned) return false;
-  if (states_[row] == kFreeRow || states_[row] == kEmptyRow) return true;
+  if (states_[row] == kFreeRow || states_[row] == kEmptyRow || ends_reasoning(states_[row])) return true;
   StepBudget step_budget(kLookupWork);
   return matchers_[row]->has_mask(states_[row]);
 } catch (const StepBudgetExceeded&) {
@@ -143,7 +146,7 @@ bool Step::write_row(size_t row, MaskRow& to) const {
     to.write(kNoTokens);
     return false;
   }
-  return matchers_[row]->fill(state, to);
+  return matchers_[row]->fill(state, to, num_ahead_[row]);
 }
 
 // Fills row i of `rows` with the mask of a row. Returns whether it allows anything.

@@ -99,6 +99,7 @@ class Step {
   bool has_accepted_ = false;
   std::vector<uint32_t> states_;          // of each row, kUnplanned, kFreeRow or kEmptyRow
   std::vector<const Matcher*> matchers_;  // of each row
+  std::vector<uint32_t> num_ahead_;       // of each row: the drafts in front of it
   std::vector<bool> is_planned_;          // for each request
   std::vector<uint8_t> is_dead_end_;      // for each request
   std::vector<uint32_t> planned_states_;  // of the request that plan() is at

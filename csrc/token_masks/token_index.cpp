@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <utility>
 
 #include "base/byte_stream.h"
 #include "base/hash.h"
@@ -10,8 +12,10 @@ namespace structout::engine {
 
 namespace {
 
-constexpr ptrdiff_t kScannedEdges = 3;       // a state with more has a dense row
-constexpr size_t kMaxDenseWords = 8u << 20;  // more states than fit are searched
+constexpr ptrdiff_t kScannedEdges = 3;             // a state with more has a dense row
+constexpr size_t kMaxDenseWords = 8u << 20;        // more states than fit are searched
+constexpr size_t kMaxWalkedNodes = 8u << 20;       // of the vocabulary's trie, to find the fewest tokens
+constexpr size_t kMaxTokenCostsBytes = 16u << 20;  // beyond, costs after tokens are not kept
 const std::string kMagic = "structout token index\n";
 constexpr uint32_t kVersion = 1;
 
@@ -166,6 +170,91 @@ std::string TokenIndex::forced(uint32_t state) const {
   return bytes;
 }
 
+const std::vector<uint32_t>& TokenIndex::costs() const {
+  std::call_once(has_costs_, [this] {
+    bool is_small = num_states() * vocabulary_->nodes().size() <= kMaxWalkedNodes;
+    costs_ = is_small || !vocabulary_->has_all_bytes() ? fewest_tokens() : tokens_of_shortest();
+    for (uint32_t cost : costs_) most_cost_ = cost == kNoEnd ? most_cost_ : std::max(most_cost_, cost);
+  });
+  return costs_;
+}
+
+// Breadth first from the accepting states, backwards over tokens.
+std::vector<uint32_t> TokenIndex::fewest_tokens() const {
+  std::vector<std::vector<uint32_t>> sources(num_states());
+  std::vector<uint32_t> costs(num_states(), kNoEnd), last_source(num_states(), kDead), pending;
+  for (uint32_t state = 0; state < num_states(); ++state) {
+    walk(state, [&](uint32_t, uint32_t, uint32_t target) {
+      if (std::exchange(last_source[target], state) != state) sources[target].push_back(state);
+    });
+    if (!accepts(state)) continue;
+    costs[state] = 0;
+    pending.push_back(state);
+  }
+  for (size_t i = 0; i < pending.size(); ++i) {
+    for (uint32_t source : sources[pending[i]]) {
+      if (costs[source] != kNoEnd) continue;
+      costs[source] = costs[pending[i]] + 1;
+      pending.push_back(source);
+    }
+  }
+  return costs;
+}
+
+// Breadth first from the accepting states, backwards over bytes: each state gets the byte that
+// a shortest text continues with, and the ending of a state is this byte and the ending after
+// it. So after a token of an ending its rest is the ending.
+std::vector<uint32_t> TokenIndex::tokens_of_shortest() const {
+  std::vector<std::vector<std::pair<uint32_t, uint8_t>>> sources(num_states());
+  std::vector<uint32_t> pending;
+  Endings endings(*vocabulary_);
+  std::vector<const Ending*> ending_of(num_states(), nullptr);
+  std::vector<bool> has_ending(num_states());
+  for (uint32_t state = 0; state < num_states(); ++state) {
+    for (const Edge* edge = automaton_.begin(state); edge < automaton_.end(state); ++edge) {
+      sources[edge->target].emplace_back(state, edge->first);
+    }
+    if (!accepts(state)) continue;
+    has_ending[state] = true;
+    pending.push_back(state);
+  }
+  for (size_t i = 0; i < pending.size(); ++i) {
+    for (auto [source, byte] : sources[pending[i]]) {
+      if (has_ending[source]) continue;
+      has_ending[source] = true;
+      ending_of[source] = endings.add(std::string(1, char(byte)), ending_of[pending[i]]);
+      pending.push_back(source);
+    }
+  }
+  std::vector<uint32_t> costs(num_states());
+  std::transform(ending_of.begin(), ending_of.end(), costs.begin(), num_tokens);
+  return costs;
+}
+
+std::shared_ptr<const TokenCosts> TokenIndex::token_costs(uint32_t state, uint32_t max) const {
+  costs();
+  if (most_cost_ <= max) return nullptr;
+  std::lock_guard<std::mutex> lock(mutex_);
+  token_costs_.resize(num_states());
+  std::shared_ptr<const TokenCosts>& known = token_costs_[state];
+  if (known != nullptr) return known->most() <= max ? nullptr : known;
+  std::vector<std::pair<uint32_t, uint32_t>> after;  // cost and token
+  std::map<uint32_t, size_t> counts;                 // of tokens, by cost
+  walk(state, [&](uint32_t first, uint32_t end, uint32_t target) {
+    if (!is_live(target)) return;
+    counts[costs_[target]] += end - first;
+    for (uint32_t i = first; i < end; ++i) after.emplace_back(costs_[target], vocabulary_->tokens()[i]);
+  });
+  auto is_less = [](const auto& a, const auto& b) { return a.second < b.second; };
+  auto usual = std::max_element(counts.begin(), counts.end(), is_less);
+  auto found = std::make_shared<const TokenCosts>(costs_[state], usual == counts.end() ? 0 : usual->first, after);
+  if (token_costs_bytes_ + found->memory_bytes() <= kMaxTokenCostsBytes) {
+    token_costs_bytes_ += found->memory_bytes();
+    known = found;
+  }
+  return found->most() <= max ? nullptr : found;
+}
+
 TokenClasses TokenIndex::token_classes(uint64_t max_bytes) const {
   // Tokens of one class have the same set of (state, target) pairs. They are found by
   // the sum of a hash of each pair, which does not depend on the order; 128 bits make
@@ -221,7 +310,8 @@ TokenClasses TokenIndex::token_classes(uint64_t max_bytes) const {
 
 size_t TokenIndex::memory_bytes() const {
   return sizeof(*this) + automaton_.memory_bytes() + (dense_row_.capacity() + dense_.capacity()) * sizeof(uint32_t) +
-         is_live_.capacity() + masks_.capacity() * sizeof(masks_[0]) + store_.memory_bytes();
+         is_live_.capacity() + masks_.capacity() * sizeof(masks_[0]) + store_.memory_bytes() +
+         costs_.capacity() * sizeof(uint32_t) + token_costs_bytes_;
 }
 
 std::string TokenIndex::serialize() const {

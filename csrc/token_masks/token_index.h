@@ -5,11 +5,13 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "automata/automaton.h"
 #include "token_masks/mask_store.h"
+#include "token_masks/token_costs.h"
 #include "token_masks/vocabulary.h"
 
 namespace structout::engine {
@@ -66,6 +68,12 @@ class TokenIndex {
   // The bytes that must follow.
   std::string forced(uint32_t state) const;
 
+  // The tokens from a state to an accepting one, and after each token: see TokenCosts. The
+  // fewest, but in large automata those that spell a text with the fewest bytes. Null if
+  // the cost is at most `max` after each token.
+  uint32_t cost_to_end(uint32_t state) const { return costs()[state]; }
+  std::shared_ptr<const TokenCosts> token_costs(uint32_t state, uint32_t max) const;
+
   // Computes all masks.
   void compute_masks() const;
 
@@ -95,6 +103,9 @@ class TokenIndex {
   template <typename Visit>
   void walk(uint32_t state, Visit visit) const;
 
+  const std::vector<uint32_t>& costs() const;
+  std::vector<uint32_t> fewest_tokens() const;
+  std::vector<uint32_t> tokens_of_shortest() const;
   void build_rows();
   void find_live_states();
   void compute_row(uint32_t state, uint32_t* row) const;
@@ -109,6 +120,13 @@ class TokenIndex {
 
   mutable std::vector<std::atomic<const Mask*>> masks_;
   mutable MaskStore store_;
+
+  mutable std::once_flag has_costs_;
+  mutable std::vector<uint32_t> costs_;  // by state
+  mutable uint32_t most_cost_ = 0;       // of a live state
+  mutable std::mutex mutex_;             // guards the members below
+  mutable std::vector<std::shared_ptr<const TokenCosts>> token_costs_;
+  mutable size_t token_costs_bytes_ = 0;
 };
 
 }  // namespace structout::engine

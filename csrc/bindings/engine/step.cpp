@@ -273,10 +273,11 @@ void fill_batch(const py::list& matchers, uintptr_t address, int64_t row_bytes, 
   auto fill = [&](size_t i) {
     uint32_t* row = reinterpret_cast<uint32_t*>(address + uintptr_t(row_ids[i] * row_bytes));
     const Matcher& matcher = *of_rows[i];
-    if (matcher.is_reasoning()) {
+    uint32_t state = matcher.row_state();
+    if (state == kFreeRow) {
       std::fill_n(row, matcher.row_words(), UINT32_MAX);
     } else {
-      matcher.fill(matcher.current_state(), row);
+      matcher.fill(state, row);
     }
   };
   size_t done = 0;
