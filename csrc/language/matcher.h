@@ -59,16 +59,16 @@ class Matcher {
   void end_within(uint64_t max_tokens) {
     max_tokens_ = std::min(max_tokens, kNoLimit);
     uint64_t needed = num_needed();
-    has_limit_ = needed != kNoEnd;
+    has_limit_ = needed != kUnknownCost;
     if (is_reasoning()) max_reasoning_ = int64_t(max_tokens_) - int64_t(reasoning_.num_end_tokens() + needed);
   }
 
   // The tokens that the text behind the reasoning still needs, its stop token included, at
-  // most. kNoEnd if no end is known. 0 after the stop token.
+  // most. kUnknownCost if no end is known. 0 after the stop token.
   uint32_t num_needed() const {
     if (is_terminated()) return 0;
-    uint32_t cost = or_error(kNoEnd, [&] { return cost_to_end(current_state()); });
-    return cost == kNoEnd ? kNoEnd : cost + 1;
+    uint32_t cost = or_error(kUnknownCost, [&] { return cost_to_end(current_state()); });
+    return cost == kUnknownCost ? kUnknownCost : cost + 1;
   }
 
   // True if the limit has forbidden a token in some mask.
@@ -299,8 +299,8 @@ class Matcher {
   // Implements forced() for texts after the reasoning.
   virtual std::string forced_bytes() const = 0;
 
-  // The cost of a state as TokenCosts says. kNoEnd if no end is known.
-  virtual uint32_t cost_to_end(uint32_t) const { return kNoEnd; }
+  // The cost of a state as TokenCosts says. kUnknownCost if no end is known.
+  virtual uint32_t cost_to_end(uint32_t) const { return kUnknownCost; }
 
   // The costs after the tokens of a state. Null if none of them is more than `max`, which is
   // a single comparison where `max` is large.
@@ -378,7 +378,7 @@ class Matcher {
   bool costs_after(uint32_t state, size_t num_ahead, Narrow narrow) const {
     if (!has_limit_) return false;
     int64_t left = num_left(num_ahead);
-    if (left <= 0 || left >= kNoEnd) return false;
+    if (left <= 0 || left >= kUnknownCost) return false;
     if (left == 1) return cost_to_end(state) == 0 && narrow(TokenCosts(0, 1, {}), 0);  // a stop token only
     auto max = uint32_t(left - 2);
     std::shared_ptr<const TokenCosts> costs = token_costs(state, max);

@@ -14,7 +14,7 @@
 
 namespace structout::engine {
 
-constexpr uint32_t kNoEnd = UINT32_MAX;  // in the place of a number of tokens: no end is known
+constexpr uint32_t kUnknownCost = UINT32_MAX;  // in the place of a number of tokens: no end is known
 
 // Bytes that complete a text. Endings share their tails as stacks do, so the ending of a
 // configuration is a list of those of its frames. Tokens may cross from one part to the next.
@@ -37,10 +37,10 @@ class Endings {
     const std::string* stored = &*texts_.insert(bytes).first;
     const Ending*& known = known_[{stored, tail}];
     if (known != nullptr) return known;
-    Ending& ending = endings_.emplace_back(Ending{stored, tail, std::vector<uint32_t>(bytes.size(), kNoEnd)});
+    Ending& ending = endings_.emplace_back(Ending{stored, tail, std::vector<uint32_t>(bytes.size(), kUnknownCost)});
     for (size_t begin = bytes.size(); begin-- > 0;) {
       visit_tokens(ending, begin, [&](uint32_t, uint32_t after) {
-        if (after != kNoEnd) ending.counts[begin] = std::min(ending.counts[begin], after + 1);
+        if (after != kUnknownCost) ending.counts[begin] = std::min(ending.counts[begin], after + 1);
       });
     }
     memory_bytes_ += sizeof ending + bytes.size() * (sizeof(uint32_t) + 1);
@@ -51,7 +51,7 @@ class Endings {
   uint32_t first_token_node(const Ending& ending) const {
     uint32_t found = VocabularyTrie::kNone;
     visit_tokens(ending, 0, [&](uint32_t node, uint32_t after) {
-      if (after != kNoEnd && after + 1 == ending.counts[0]) found = node;
+      if (after != kUnknownCost && after + 1 == ending.counts[0]) found = node;
     });
     return found;
   }

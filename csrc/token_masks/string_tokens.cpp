@@ -27,6 +27,8 @@ StringTokens::StringTokens(const VocabularyTrie& vocabulary)
     uint32_t num_characters = 0;
     uint64_t character_class = 0;  // of the last one that is not in ASCII
     uint32_t exit_begin = 0;       // after the quote that ends the string, if one does
+    uint32_t num_openings = 0;     // brackets, and commas and colons that do not follow one another
+    bool is_after_separator = false;
   };
   std::vector<Reading> readings(vocabulary.max_depth() + 2);  // before each depth
   std::vector<uint8_t> is_special(nodes.size());
@@ -55,12 +57,17 @@ StringTokens::StringTokens(const VocabularyTrie& vocabulary)
     if (is_in_character && last_byte >= 0xC0) reading.character_class = class_of_character(last_byte);
     uint64_t class_of_byte = is_in_character ? reading.character_class : class_of_ascii(last_byte);
     classes.push_back(breaks_character ? kOtherCharacters : class_of_byte);
+    bool is_separator = last_byte == ',' || last_byte == ':';
+    reading.num_openings += last_byte == '[' || (is_separator && !reading.is_after_separator);
+    if (last_byte != ' ') reading.is_after_separator = is_separator;
+    max_openings = std::max(max_openings, reading.num_openings);
     readings[depth + 1] = reading;
     for (; position < nodes[node].tokens_end; ++position) {
       uint32_t token = vocabulary.tokens()[position];
       bool is_inner_token = reading.state != kDead, is_plain = is_inner_token && reading.is_plain;
       if (is_inner_token) {
         inner_row[token >> 5] |= 1u << (token & 31);
+        if (reading.state != kBoundary) unfinished.push_back(token);
       } else if (reading.exit_begin == depth + 1) {
         tokens_that_end.push_back(token);
       } else if (reading.exit_begin != 0) {
@@ -110,8 +117,8 @@ StringTokens::StringTokens(const VocabularyTrie& vocabulary)
 StringTokens::~StringTokens() = default;
 
 size_t StringTokens::memory_bytes() const {
-  size_t num_listed = inner_row.capacity() + plain_row.capacity() + tokens_that_end.capacity() + plain.capacity() +
-                      num_plain_before.capacity() + height.capacity() + special_nodes.capacity() +
+  size_t num_listed = inner_row.capacity() + plain_row.capacity() + tokens_that_end.capacity() + unfinished.capacity() +
+                      plain.capacity() + num_plain_before.capacity() + height.capacity() + special_nodes.capacity() +
                       num_special_before.capacity() + rows_up_to.size() * inner_row.size() + 2 * longer.capacity();
   for (const std::vector<uint32_t>& tokens : tokens_of_exit) num_listed += tokens.capacity();
   return num_listed * sizeof(uint32_t) + classes.capacity() * sizeof(uint64_t) + is_after_plain.capacity() +

@@ -30,6 +30,12 @@ struct StringTokens {
   std::vector<std::vector<uint32_t>> tokens_of_exit;
   std::vector<uint32_t> tokens_that_end;
 
+  // Tokens that stay inside the string, and end inside a character or an escape.
+  std::vector<uint32_t> unfinished;
+
+  // The most arrays and members that one token can begin.
+  uint32_t max_openings = 0;
+
   // A token is plain if it consists of characters that are written as themselves, the
   // last of which may be incomplete. U+2028 and U+2029 are not plain: the dot of a
   // pattern excludes them.

@@ -32,6 +32,9 @@ class TokenCosts {
 
   const uint32_t own, usual;
 
+  // By increasing costs.
+  const std::vector<std::pair<uint32_t, uint32_t>>& others() const { return others_; }
+
   uint32_t most() const { return others_.empty() ? usual : std::max(usual, others_.back().first); }
 
   uint32_t after(uint32_t token) const {
@@ -63,7 +66,7 @@ class TokenCosts {
   size_t memory_bytes() const { return sizeof *this + others_.capacity() * sizeof(others_[0]); }
 
  private:
-  std::vector<std::pair<uint32_t, uint32_t>> others_;  // by increasing costs
+  std::vector<std::pair<uint32_t, uint32_t>> others_;
 };
 
 }  // namespace structout::engine

@@ -174,7 +174,7 @@ const std::vector<uint32_t>& TokenIndex::costs() const {
   std::call_once(has_costs_, [this] {
     bool is_small = num_states() * vocabulary_->nodes().size() <= kMaxWalkedNodes;
     costs_ = is_small || !vocabulary_->has_all_bytes() ? fewest_tokens() : tokens_of_shortest();
-    for (uint32_t cost : costs_) most_cost_ = cost == kNoEnd ? most_cost_ : std::max(most_cost_, cost);
+    for (uint32_t cost : costs_) most_cost_ = cost == kUnknownCost ? most_cost_ : std::max(most_cost_, cost);
   });
   return costs_;
 }
@@ -182,7 +182,7 @@ const std::vector<uint32_t>& TokenIndex::costs() const {
 // Breadth first from the accepting states, backwards over tokens.
 std::vector<uint32_t> TokenIndex::fewest_tokens() const {
   std::vector<std::vector<uint32_t>> sources(num_states());
-  std::vector<uint32_t> costs(num_states(), kNoEnd), last_source(num_states(), kDead), pending;
+  std::vector<uint32_t> costs(num_states(), kUnknownCost), last_source(num_states(), kDead), pending;
   for (uint32_t state = 0; state < num_states(); ++state) {
     walk(state, [&](uint32_t, uint32_t, uint32_t target) {
       if (std::exchange(last_source[target], state) != state) sources[target].push_back(state);
@@ -193,7 +193,7 @@ std::vector<uint32_t> TokenIndex::fewest_tokens() const {
   }
   for (size_t i = 0; i < pending.size(); ++i) {
     for (uint32_t source : sources[pending[i]]) {
-      if (costs[source] != kNoEnd) continue;
+      if (costs[source] != kUnknownCost) continue;
       costs[source] = costs[pending[i]] + 1;
       pending.push_back(source);
     }

@@ -52,7 +52,7 @@ void define_matchers(py::module_& module) {
       .def_property_readonly("num_needed",
                              [](const Matcher& self) -> std::optional<uint32_t> {
                                uint32_t needed = run_short_first([&] { return self.num_needed(); });
-                               return needed == kNoEnd ? std::nullopt : std::optional(needed);
+                               return needed == kUnknownCost ? std::nullopt : std::optional(needed);
                              })
       .def("accept",
            [](Matcher& self, const py::sequence& given) {

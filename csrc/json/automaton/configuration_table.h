@@ -30,6 +30,11 @@ struct CachedConfiguration {
   const bool is_complete;
   const uint32_t number;                                   // kNoNumber: the configuration belongs to one text
   mutable std::atomic<const engine::Mask*> mask{nullptr};  // the exact one; null until it is computed
+
+  // Under a limit on tokens: a bound on the cost after any token, kNoNumber until it is known;
+  // and bytes that complete the text, if only a search finds them.
+  mutable std::atomic<uint32_t> most_cost{kNoNumber};
+  mutable std::string ending{};
 };
 
 // Owns the configuration of one text. A shared one belongs to its ConfigurationTable, and

@@ -162,6 +162,11 @@ class Texts {
   // with a closing quote or without.
   uint32_t num_among(uint32_t state, const TextSet::Cursor& begin);
 
+  // The first byte of a shortest continuation that the formula accepts, where it does not
+  // accept the text as it is. Nothing if it is not found soon. The bytes that follow are
+  // those of the states to which it leads.
+  std::optional<uint8_t> next_byte(uint32_t state);
+
   // A shortest text that a formula accepts, or nothing if it is unsatisfiable.
   std::optional<std::string> witness(TextKind kind, Formula formula);
 
@@ -249,6 +254,7 @@ class Texts {
   std::unordered_map<uint32_t, uint32_t> counts_;
   std::unordered_map<uint32_t, bool> allows_plain_;
   std::unordered_map<uint32_t, uint64_t> repeated_classes_;
+  std::unordered_map<uint32_t, std::pair<uint32_t, uint8_t>> next_bytes_;  // with the length of the continuation
   size_t memory_bytes_ = 0;
 };
 

@@ -10,6 +10,7 @@ using engine::Edge;
 namespace {
 
 constexpr size_t kMaxListedLength = 256;
+constexpr size_t kMaxStatesToAnEnd = 20'000;
 
 }  // namespace
 
@@ -145,6 +146,46 @@ std::optional<std::vector<std::string>> Texts::all_strings(Formula formula, size
   std::optional<std::vector<std::string>> texts = all_texts(state, max);
   if (texts && !allows_all_bytes_ && may_lack_texts(state)) return std::nullopt;
   return texts;
+}
+
+// Breadth first, up to an accepting state or one whose continuation is known.
+std::optional<uint8_t> Texts::next_byte(uint32_t start) {
+  auto known = next_bytes_.find(start);
+  if (known != next_bytes_.end()) return known->second.second;
+  struct Step {
+    uint32_t state, before, length;
+    uint8_t byte;
+  };
+  std::vector<Step> steps = {{start, 0, 0, 0}};
+  std::unordered_set<uint32_t> is_seen = {start};
+  uint32_t shortest = kFar, last = 0;
+  for (uint32_t i = 0; i < steps.size() && steps[i].length < shortest && steps.size() < kMaxStatesToAnEnd; ++i) {
+    const Step step = steps[i];
+    auto next = next_bytes_.find(step.state);
+    bool is_end = accepts(step.state) || next != next_bytes_.end();
+    uint32_t length = step.length + (accepts(step.state) || !is_end ? 0 : next->second.first);
+    if (is_end && length < shortest) {
+      shortest = length;
+      last = i;
+    }
+    if (is_end) continue;
+    expand(step.state);
+    const std::vector<Edge> edges = steps_[step.state].edges;
+    for (bool is_letter : {true, false}) {  // tokens have more letters than digits
+      for (const Edge& edge : edges) {
+        bool has_letter = edge.first <= 'a' && 'a' <= edge.last;
+        if (has_letter != is_letter || states_[edge.target].formula == kNever || !is_live(edge.target)) continue;
+        if (!is_seen.insert(edge.target).second) continue;
+        steps.push_back({edge.target, i, step.length + 1, has_letter ? uint8_t('a') : edge.first});
+      }
+    }
+  }
+  if (shortest == kFar) return std::nullopt;
+  uint32_t length = shortest - steps[last].length;
+  for (uint32_t at = last; at != 0; at = steps[at].before) {
+    next_bytes_[steps[steps[at].before].state] = {++length, steps[at].byte};
+  }
+  return next_bytes_.at(start).second;
 }
 
 std::optional<std::string> Texts::witness(TextKind kind, Formula formula) {

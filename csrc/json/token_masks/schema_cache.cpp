@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 
 #include "json/automaton/closure.h"
 #include "json/satisfiability/rehearsal.h"
@@ -21,6 +22,7 @@ SchemaCache::SchemaCache(std::unique_ptr<SchemaAutomaton> automaton, std::shared
     : automaton_(std::move(automaton)),
       vocabulary_(std::move(vocabulary)),
       store_(vocabulary_),
+      costs_(*automaton_, *vocabulary_),
       number_(engine::unique_number()),
       row_(vocabulary_->row_words()),
       memory_bytes_(size_in_bytes()) {}
@@ -52,7 +54,41 @@ CachedConfigurationPtr SchemaCache::after(const CachedConfiguration& cached, uin
   Lock lock(*this);
   CachedConfigurationPtr next = read(cached, begin, end);
   if (next != nullptr) configs_.add_move(cached, token, *next);
-  return next;
+  return next == nullptr || cached.ending.empty() ? next : with_ending(cached, token, std::move(next));
+}
+
+// Takes over the rest of the ending that the text has carried up to the token.
+CachedConfigurationPtr SchemaCache::with_ending(const CachedConfiguration& before, uint32_t token,
+                                                CachedConfigurationPtr after) {
+  std::string_view bytes(reinterpret_cast<const char*>(vocabulary_->begin(token)),
+                         size_t(vocabulary_->end(token) - vocabulary_->begin(token)));
+  bool is_along = before.ending.size() > bytes.size() && before.ending.compare(0, bytes.size(), bytes) == 0;
+  if (is_along && !after->is_shared()) after->ending = before.ending.substr(bytes.size());
+  return after;
+}
+
+uint32_t SchemaCache::cost_to_end(const CachedConfiguration& cached) {
+  if (cached.is_complete) return 0;
+  Lock lock(*this);
+  std::string none;
+  return costs_.cost(cached.config, cached.is_shared() ? none : cached.ending);
+}
+
+std::shared_ptr<const engine::TokenCosts> SchemaCache::token_costs(const CachedConfiguration& cached, uint32_t max) {
+  uint32_t most = cached.most_cost.load(std::memory_order_acquire);
+  if (most <= max) return nullptr;
+  Lock lock(*this);
+  std::string none;
+  std::string& carried = cached.is_shared() ? none : cached.ending;
+  if (most == CachedConfiguration::kNoNumber) {
+    entry_of(cached.config, mask_state(cached.config));  // makes the states to which tokens lead
+    most = costs_.rough_bound(cached.config, carried);
+    cached.most_cost.store(most, std::memory_order_release);
+    if (most <= max) return nullptr;
+  }
+  std::shared_ptr<const engine::TokenCosts> costs = costs_.token_costs(cached.config, carried);
+  cached.most_cost.store(std::min(most, costs->most()), std::memory_order_release);
+  return costs->most() <= max ? nullptr : costs;
 }
 
 CachedConfigurationPtr SchemaCache::after(const CachedConfiguration& cached, const std::string& bytes) {
@@ -84,7 +120,7 @@ size_t SchemaCache::num_states() {
 
 size_t SchemaCache::size_in_bytes() const {
   return automaton_->memory_bytes() + store_.memory_bytes() + masks_.size() * kBytesPerKey + duplicate_check_bytes_ +
-         configs_.memory_bytes();
+         configs_.memory_bytes() + costs_.memory_bytes();
 }
 
 std::optional<engine::Automaton> SchemaCache::closed(const engine::Limits& limits) try {

@@ -11,6 +11,7 @@
 
 #include "base/step_budget_lock.h"
 #include "json/automaton/configuration_table.h"
+#include "json/token_masks/schema_costs.h"
 #include "json/token_masks/token_walk.h"
 #include "token_masks/mask_store.h"
 
@@ -59,6 +60,11 @@ class SchemaCache {
   // True if fill() is cheap: the mask is stored, and exact for the configuration.
   bool has_mask(const CachedConfiguration& cached);
 
+  // The cost of a configuration, and those after its tokens: see TokenCosts. Null if none of
+  // these is more than `max`.
+  uint32_t cost_to_end(const CachedConfiguration& cached);
+  std::shared_ptr<const engine::TokenCosts> token_costs(const CachedConfiguration& cached, uint32_t max);
+
   const std::vector<std::string>& annotations() const { return automaton_->schema().annotations(); }
   uint32_t num_masks() const { return store_.size(); }
   size_t num_states();
@@ -102,6 +108,7 @@ class SchemaCache {
   };
 
   CachedConfigurationPtr read(const CachedConfiguration& cached, const uint8_t* begin, const uint8_t* end);
+  CachedConfigurationPtr with_ending(const CachedConfiguration& before, uint32_t token, CachedConfigurationPtr after);
   bool fill_row(const Configuration& config, uint32_t* words);
   bool fill_row(const Configuration& config, const Entry& entry, engine::MaskRow& row);
   State mask_state(const Configuration& config);
@@ -134,6 +141,7 @@ class SchemaCache {
   std::shared_ptr<const engine::VocabularyTrie> vocabulary_;
   engine::MaskStore store_;
   std::mutex mutex_;  // guards the automaton and what follows
+  SchemaCosts costs_;
   ConfigurationTable configs_;
   std::vector<State> mask_states_;    // for each state: mask_state(), or kNoState
   std::vector<uint32_t> num_frames_;  // for each state: frames that masks with it on top look at, itself included

@@ -59,13 +59,41 @@ struct Conditions {
 // to the frame below, so bytes at one depth share lower frames, and a return to that
 // depth truncates a vector.
 class TokenWalk {
-  static constexpr uint32_t kBottom = UINT32_MAX;         // below the last frame
+ public:
+  static constexpr uint32_t kBottom = UINT32_MAX;  // below the last frame
+  static constexpr uint32_t kNoSeenKeys = UINT32_MAX;
+
+  // Events: bits for what the present token has done to keys and items that are remembered.
+  static constexpr uint32_t kEntered = 1, kCompleted = 2, kEnteredAnother = 4, kCompletedAnother = 8;
+  static constexpr uint32_t kCompletedPresentKey = 16;  // the one that had begun before the token
+
+  struct WalkFrame {
+    State state;
+    uint32_t below;
+    uint32_t events;
+    uint32_t seen_keys;                        // the given frame whose seen keys count here, or none yet
+    bool has_new_name = false;                 // one that the token has completed
+    uint32_t condition = Conditions::kAlways;  // of the frame on top
+  };
+
+  // Sees the tokens that a walk allows, each range with the frame on top after them. `plain`
+  // tokens of a string are not followed: the frame is the one before them.
+  class Visitor {
+   public:
+    virtual ~Visitor() = default;
+    virtual void visit(const TokenWalk& walk, const uint32_t* begin, const uint32_t* end, uint32_t top) = 0;
+    virtual void visit_plain(const TokenWalk& walk, const uint32_t* begin, const uint32_t* end, uint32_t top) = 0;
+    virtual void visit_string_tokens(const TokenWalk& walk) = 0;  // all those of a string without limits
+  };
+
+ private:
   static constexpr uint32_t kUnlimited = UINT32_MAX - 1;  // plain bytes
   static constexpr size_t kMaxDoubtful = 2'048;           // tokens that are followed one by one
 
  public:
   // `top`: the state that replaces the one on top (see SchemaCache::mask_state()).
-  TokenWalk(SchemaAutomaton& automaton, const Configuration& config, State top) : automaton_(automaton) {
+  TokenWalk(SchemaAutomaton& automaton, const Configuration& config, State top, Visitor* visitor = nullptr)
+      : automaton_(automaton), visitor_(visitor) {
     frames_.push_back({top, 1, 0, 0});
     for (const Frame* frame = config.below(); frame != nullptr; frame = frame->below.get()) {
       auto number = uint32_t(frames_.size());
@@ -74,6 +102,8 @@ class TokenWalk {
     frames_.back().below = kBottom;
     num_given_ = frames_.size();
   }
+
+  const WalkFrame& frame(uint32_t number) const { return frames_[number]; }
 
   // The number of frames, from the top down, that the walk has looked at; one more than
   // there are if it has reached the bottom. The mask depends on these states alone.
@@ -91,6 +121,7 @@ class TokenWalk {
                !may_run_out(frames_[0].state)) {
       const engine::StringTokens& strings = vocabulary.string_tokens();
       std::copy(strings.plain_row.begin(), strings.plain_row.end(), row_);
+      if (visitor_ != nullptr) visitor_->visit_string_tokens(*this);
       fill_special(vocabulary, 0, num_nodes);
     } else {
       fill_below(vocabulary, engine::VocabularyTrie::kRoot, 0);
@@ -350,6 +381,7 @@ class TokenWalk {
   // those that stay inside it, and the others are followed from the closing quote on.
   void fill_free_text(const engine::StringTokens& strings) {
     std::copy(strings.inner_row.begin(), strings.inner_row.end(), row_);
+    if (visitor_ != nullptr) visitor_->visit_string_tokens(*this);
     uint32_t after_quote = next(0, '"');
     if (after_quote == kBottom) return;
     DuplicateCheck check = this->duplicate_check(after_quote);
@@ -412,6 +444,23 @@ class TokenWalk {
 
   // `top`: the frame on top after the token.
   void allow(uint32_t token, DuplicateCheck check, uint32_t top) {
+    if (visitor_ != nullptr) visitor_->visit(*this, &token, &token + 1, top);
+    add_token(token, check, top);
+  }
+
+  // Allows tokens of plain characters, which do not change the frame on top.
+  void allow_all(const std::vector<uint32_t>& tokens, uint32_t first, uint32_t end, DuplicateCheck check,
+                 uint32_t top) {
+    if (visitor_ != nullptr) visitor_->visit_plain(*this, tokens.data() + first, tokens.data() + end, top);
+    if (check != DuplicateCheck::kNone || frames_[top].condition != Conditions::kAlways) {
+      for (uint32_t i = first; i < end; ++i) add_token(tokens[i], check, top);
+      return;
+    }
+    uint32_t* row = row_;
+    for (uint32_t i = first; i < end; ++i) row[tokens[i] >> 5] |= 1u << (tokens[i] & 31);
+  }
+
+  void add_token(uint32_t token, DuplicateCheck check, uint32_t top) {
     row_[token >> 5] |= 1u << (token & 31);
     uint32_t condition = frames_[top].condition;
     if (condition != Conditions::kAlways) conditions_->tokens.emplace_back(token, condition);
@@ -419,32 +468,7 @@ class TokenWalk {
     if (check == DuplicateCheck::kOfItself) duplicate_checks_->of_themselves.push_back(token);
   }
 
-  void allow_all(const std::vector<uint32_t>& tokens, uint32_t first, uint32_t end, DuplicateCheck check,
-                 uint32_t top) {
-    if (check != DuplicateCheck::kNone || frames_[top].condition != Conditions::kAlways) {
-      for (uint32_t i = first; i < end; ++i) allow(tokens[i], check, top);
-      return;
-    }
-    uint32_t* row = row_;
-    for (uint32_t i = first; i < end; ++i) row[tokens[i] >> 5] |= 1u << (tokens[i] & 31);
-  }
-
   void forbid(uint32_t token) { row_[token >> 5] &= ~(1u << (token & 31)); }
-
-  // Events: bits for what the present token has done to keys and items that are remembered.
-  static constexpr uint32_t kEntered = 1, kCompleted = 2, kEnteredAnother = 4, kCompletedAnother = 8;
-  static constexpr uint32_t kCompletedPresentKey = 16;  // the one that had begun before the token
-
-  static constexpr uint32_t kNoSeenKeys = UINT32_MAX;
-
-  struct WalkFrame {
-    State state;
-    uint32_t below;
-    uint32_t events;
-    uint32_t seen_keys;                        // the given frame whose seen keys count here, or none yet
-    bool has_new_name = false;                 // one that the token has completed
-    uint32_t condition = Conditions::kAlways;  // of the frame on top
-  };
 
   // The condition after an action. None if it does not hold.
   std::optional<uint32_t> condition_after(const WalkFrame& frame, uint8_t byte, const Action& action) {
@@ -516,6 +540,7 @@ class TokenWalk {
   }
 
   SchemaAutomaton& automaton_;
+  Visitor* const visitor_;
   std::vector<WalkFrame> frames_;
   size_t num_given_;
   size_t num_looked_at_ = 1;

@@ -1,0 +1,265 @@
+#include "json/token_masks/schema_costs.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <string_view>
+
+#include "json/satisfiability/value_search.h"
+
+namespace structout::json {
+
+using engine::Ending;
+using engine::kUnknownCost;
+using engine::TokenCosts;
+
+namespace {
+
+// True if the items around a configuration may only end so that they differ from earlier
+// ones, and that is more than a matter of the string on top.
+bool depends_on_items(const Configuration& config) {
+  SchemaAutomaton& automaton = config.automaton();
+  for (const Frame* frame = config.below(); frame != nullptr; frame = frame->below.get()) {
+    bool is_item = automaton.register_kind(frame->state) == RegisterKind::kInsideItem;
+    if (is_item && automaton.counts().is_tight(frame->state)) return true;
+  }
+  const Frame* item = config.below() == nullptr ? nullptr : config.below()->item;
+  if (item == nullptr || !item->has_used) return false;
+  bool is_alone = item->below == nullptr || item->below->item == nullptr || !item->below->item->has_used;
+  bool is_string = item == config.below() && automaton.is_in_string(config.state());
+  return !is_alone || !(config.is_new_item() || is_string);
+}
+
+bool has_free_key(const Registers* registers) { return registers != nullptr && registers->used != nullptr; }
+
+}  // namespace
+
+SchemaCosts::Found SchemaCosts::ending(const Configuration& config, std::string* carried) {
+  if (config.is_complete()) return {nullptr, true};
+  stack_.clear();
+  bool is_key = automaton_.is_key(config.state());
+  stack_.push_back({config.state(), {config.seen_keys(), has_free_key(config.registers()) && !is_key}});
+  for (const Frame* frame = config.below(); frame != nullptr; frame = frame->below.get()) {
+    const Registers* registers = frame->registers.get();
+    stack_.push_back({frame->state, {seen_keys_of(registers), has_free_key(registers)}});
+  }
+  Found found{&no_end_, false};
+  if (!depends_on_items(config) && endings_.find(stack_, found.ending)) {
+    found.is_least = !config.has_used() || may_close(config, found.ending);
+    if (!found.is_least) found.ending = with_another_character(config);
+  }
+  if (carried == nullptr || found.is_least) return found;
+  if (carried->empty() && found.ending == &no_end_) *carried = short_completion(config).value_or("");
+  if (carried->empty()) return found;
+  const Ending* other = endings_.of(*carried);
+  return num_tokens(other) < num_tokens(found.ending) ? Found{other, false} : found;
+}
+
+// True if the key or the item that the text is in may end as its ending says: no earlier one
+// is the same.
+bool SchemaCosts::may_close(const Configuration& config, const Ending* ending) const {
+  bool is_item = config.below() != nullptr && config.below()->item != nullptr;
+  if (!automaton_.is_key(config.state()) && !(is_item && automaton_.is_in_string(config.state()))) return true;
+  Configuration next = config;
+  for (char byte : *ending->bytes) {
+    if (!next.read(uint8_t(byte))) return false;
+    if (byte == '"') return true;
+  }
+  return true;
+}
+
+const Ending* SchemaCosts::with_another_character(const Configuration& config) {
+  for (char byte : std::string_view("aeionstrlcdu0123456789bfghjkmpqvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_- ")) {
+    Configuration next = config;
+    if (!next.read(uint8_t(byte))) continue;
+    Found found = ending(next, nullptr);
+    if (found.ending == nullptr || !found.is_least) continue;
+    std::string bytes(1, byte);
+    for (const Ending* part = found.ending; part != nullptr; part = part->tail) bytes += *part->bytes;
+    return endings_.of(bytes);
+  }
+  return &no_end_;
+}
+
+uint32_t SchemaCosts::rough_bound(const Configuration& config, std::string& carried) {
+  uint64_t own = cost(config, carried);
+  uint64_t opened = uint64_t(1 + vocabulary_.string_tokens().max_openings) * endings_.most_bytes();
+  return uint32_t(std::min<uint64_t>(own + kMostToEndCharacter + kToDiffer + opened, kUnknownCost));
+}
+
+// Collects the costs after the tokens that a walk allows.
+class SchemaCosts::Collector final : public TokenWalk::Visitor {
+ public:
+  Collector(SchemaCosts& costs, const Configuration& config)
+      : costs_(costs), automaton_(costs.automaton_), config_(config), is_exact_(costs.vocabulary_.size()) {
+    given_.push_back(config.registers());
+    for (const Frame* frame = config.below(); frame != nullptr; frame = frame->below.get()) {
+      given_.push_back(frame->registers.get());
+    }
+  }
+
+  // All plain tokens, or all that stay inside a string.
+  void visit_string_tokens(const TokenWalk& walk) override { usual = most_of_plain_ = cost_of_plain(walk, 0); }
+
+  void visit_plain(const TokenWalk& walk, const uint32_t* begin, const uint32_t* end, uint32_t top) override {
+    uint32_t cost = cost_of_plain(walk, top);
+    most_of_plain_ = std::max(most_of_plain_, cost);
+    add(begin, end, cost);
+  }
+
+  void visit(const TokenWalk& walk, const uint32_t* begin, const uint32_t* end, uint32_t top) override {
+    for (const uint32_t* token = begin; token < end; ++token) is_exact_[*token] = true;
+    if (walk.frame(top).has_new_name) {
+      for (const uint32_t* token = begin; token < end; ++token) add(token, token + 1, cost_by_reading(*token));
+    } else {
+      add(begin, end, cost_of(walk, top));
+    }
+  }
+
+  TokenCosts table() {
+    uint32_t unfinished = costs_.vocabulary_.has_all_bytes() ? most_of_plain_ + kMostToEndCharacter : kUnknownCost;
+    for (uint32_t token : costs_.vocabulary_.string_tokens().unfinished) {
+      if (most_of_plain_ != kUnknownCost && !is_exact_[token]) others.emplace_back(unfinished, token);
+    }
+    return TokenCosts(0, usual, std::move(others));
+  }
+
+  uint32_t usual = kUnknownCost;
+  std::vector<std::pair<uint32_t, uint32_t>> others;
+
+ private:
+  void add(const uint32_t* begin, const uint32_t* end, uint32_t cost) {
+    for (; begin < end; ++begin) others.emplace_back(cost, *begin);
+  }
+
+  uint32_t cost_by_reading(uint32_t token) {
+    Configuration next = config_;
+    const engine::VocabularyTrie& vocabulary = costs_.vocabulary_;
+    bool is_allowed = next.read(vocabulary.begin(token), vocabulary.end(token));
+    return is_allowed ? num_tokens(costs_.ending(next, nullptr).ending) : kUnknownCost;
+  }
+
+  // Plain characters may leave a string with fewer characters that it needs: of these each
+  // may be a token.
+  uint32_t cost_of_plain(const TokenWalk& walk, uint32_t top) {
+    uint32_t cost = cost_of(walk, top);
+    const Ending* ending = last_;
+    State state = walk.frame(top).state;
+    bool is_inside = automaton_.is_in_string(state) || automaton_.is_key(state);
+    bool is_sure = cost == kUnknownCost || ending == nullptr || !is_inside || (*ending->bytes)[0] == '"';
+    return is_sure ? cost : cost + uint32_t(ending->bytes->size());
+  }
+
+  // Many tokens lead to the same states above the given ones.
+  uint32_t cost_of(const TokenWalk& walk, uint32_t top) {
+    const TokenWalk::WalkFrame& frame = walk.frame(top);
+    bool is_new = frame.seen_keys >= given_.size();
+    std::array<uint32_t, 4> key = {frame.state, frame.below, is_new, frame.events};
+    bool is_known_below = frame.below < given_.size() || frame.below == TokenWalk::kBottom;
+    auto known = is_known_below ? costs_by_top_.find(key) : costs_by_top_.end();
+    if (known == costs_by_top_.end()) {
+      std::pair<uint32_t, const Ending*> computed = {computed_cost(walk, top), last_};
+      if (is_known_below) costs_by_top_.emplace(key, computed);
+      return computed.first;
+    }
+    last_ = known->second.second;
+    return known->second.first;
+  }
+
+  uint32_t computed_cost(const TokenWalk& walk, uint32_t top) {
+    std::vector<std::pair<State, LeastEndings::Keys>>& stack = costs_.stack_;
+    stack.clear();
+    last_ = nullptr;
+    bool must_differ = false;
+    for (uint32_t at = top; at != TokenWalk::kBottom; at = walk.frame(at).below) {
+      const TokenWalk::WalkFrame& frame = walk.frame(at);
+      const Registers* registers = frame.seen_keys < given_.size() ? given_[frame.seen_keys] : nullptr;
+      bool is_key = at == top && automaton_.is_key(frame.state);
+      bool has_free = has_free_key(registers);
+      must_differ =
+          must_differ || (is_key && has_free) || automaton_.register_kind(frame.state) == RegisterKind::kInsideItem;
+      has_free = (has_free && !is_key) || (frame.events & TokenWalk::kCompleted) != 0;
+      stack.push_back({frame.state, {seen_keys_of(registers), has_free}});
+    }
+    if (!costs_.endings_.find(stack, last_)) return kUnknownCost;
+    return num_tokens(last_) + (must_differ ? kToDiffer : 0);
+  }
+
+  SchemaCosts& costs_;
+  SchemaAutomaton& automaton_;
+  const Configuration& config_;
+  std::vector<const Registers*> given_;  // of the given frames
+  std::vector<bool> is_exact_;           // by token: its cost is not that of all plain tokens
+  uint32_t most_of_plain_ = kUnknownCost;
+  std::map<std::array<uint32_t, 4>, std::pair<uint32_t, const Ending*>> costs_by_top_;
+  const Ending* last_ = nullptr;  // of the last cost_of()
+};
+
+std::shared_ptr<const TokenCosts> SchemaCosts::kept(std::string key, TokenCosts costs) {
+  auto table = std::make_shared<const TokenCosts>(std::move(costs));
+  if (bytes_ + table->memory_bytes() > kMaxBytes) return table;
+  bytes_ += table->memory_bytes() + key.size() + 96;
+  return tables_.emplace(std::move(key), std::move(table)).first->second;
+}
+
+std::shared_ptr<const TokenCosts> SchemaCosts::table(const Configuration& config, State top) {
+  std::string key = key_of(config, top);
+  auto known = tables_.find(key);
+  if (known != tables_.end()) return known->second;
+  if (auto limit = automaton_.hints().length_limit(top)) return table(config, limit->without);
+  std::shared_ptr<const TokenCosts> base;
+  if (std::optional<State> similar = automaton_.hints().state_without_name(top)) base = table(config, *similar);
+  Collector collector(*this, config);
+  TokenWalk walk(automaton_, config, top, &collector);
+  std::vector<uint32_t> row(vocabulary_.row_words());
+  DuplicateChecks duplicate_checks;
+  Conditions conditions;
+  if (base != nullptr) {
+    collector.usual = base->usual;
+    collector.others = base->others();
+    walk.fill_names(vocabulary_, row.data(), duplicate_checks, conditions);
+  } else {
+    walk.fill(vocabulary_, row.data(), duplicate_checks, conditions);
+  }
+  return kept(std::move(key), collector.table());
+}
+
+std::shared_ptr<const TokenCosts> SchemaCosts::token_costs(const Configuration& config, std::string& carried) {
+  std::string key = "own" + key_of(config, config.state());
+  Found own = ending(config, &carried);
+  auto known = own.is_least ? tables_.find(key) : tables_.end();
+  if (known != tables_.end()) return known->second;
+  automaton_.schema().budget().restart();
+  State top = automaton_.hints().without_far_limits(config.state(), vocabulary_.max_depth());
+  std::shared_ptr<const TokenCosts> table = this->table(config, top);
+  std::vector<std::pair<uint32_t, uint32_t>> others = table->others();
+  uint32_t cost = num_tokens(own.ending);
+  if (own.ending != nullptr && own.ending != &no_end_) {
+    // The first token of the ending stays allowed, whatever the table says.
+    uint32_t node = endings_.endings().first_token_node(*own.ending);
+    for (uint32_t i = vocabulary_.first_token(node); i < vocabulary_.nodes()[node].tokens_end; ++i) {
+      others.emplace_back(std::min(cost - 1, table->after(vocabulary_.tokens()[i])), vocabulary_.tokens()[i]);
+    }
+  }
+  TokenCosts costs(cost, table->usual, std::move(others));
+  return own.is_least ? kept(std::move(key), std::move(costs)) : std::make_shared<const TokenCosts>(std::move(costs));
+}
+
+// What the table of a configuration depends on: the states, their keys, and whether free keys
+// have come.
+std::string SchemaCosts::key_of(const Configuration& config, State top) const {
+  std::string key;
+  auto append = [&key](State state, const Registers* registers) {
+    key.append(reinterpret_cast<const char*>(&state), sizeof state);
+    key.push_back(has_free_key(registers) ? 'f' : ' ');
+    for (bool has_come : seen_keys_of(registers)) key.push_back(has_come ? '1' : '0');
+  };
+  append(top, config.registers());
+  for (const Frame* frame = config.below(); frame != nullptr; frame = frame->below.get()) {
+    append(frame->state, frame->registers.get());
+  }
+  return key;
+}
+
+}  // namespace structout::json

@@ -1,0 +1,71 @@
+// SchemaCosts: the tokens that texts of a schema still need.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "json/token_masks/least_endings.h"
+#include "json/token_masks/token_walk.h"
+#include "token_masks/token_costs.h"
+
+namespace structout::json {
+
+// Costs as TokenCosts defines them, by the endings of LeastEndings. Where keys or items must
+// differ from earlier ones, that ending may be no end: then another one is searched, and
+// the text carries it along.
+class SchemaCosts {
+ public:
+  SchemaCosts(SchemaAutomaton& automaton, const engine::VocabularyTrie& vocabulary)
+      : automaton_(automaton), vocabulary_(vocabulary), endings_(automaton, vocabulary) {}
+
+  // The cost of a configuration. kUnknownCost if no end is found soon. `carried`: an ending that the
+  // text carries along, or empty; set if this one is the first.
+  uint32_t cost(const Configuration& config, std::string& carried) {
+    return engine::num_tokens(ending(config, &carried).ending);
+  }
+
+  std::shared_ptr<const engine::TokenCosts> token_costs(const Configuration& config, std::string& carried);
+
+  // A bound on the cost after any token, without a look at the tokens: what is open now, and
+  // the longest rest for each value that a token can open. The states to which tokens lead
+  // must exist.
+  uint32_t rough_bound(const Configuration& config, std::string& carried);
+
+  size_t memory_bytes() const { return endings_.memory_bytes() + bytes_; }
+
+ private:
+  // `is_least`: LeastEndings alone has found it, so it depends on the states and keys alone.
+  struct Found {
+    const engine::Ending* ending;  // null: the text is complete; no_end_: none is found
+    bool is_least;
+  };
+  class Collector;
+  static constexpr size_t kMaxBytes = 16 << 20;        // beyond, tables are not kept
+  static constexpr uint32_t kMostToEndCharacter = 12;  // or an escape, in bytes
+  // Tokens for which keys and items need more, since they must differ from earlier ones.
+  static constexpr uint32_t kToDiffer = 8;
+
+  // `carried`: null if no search is worth its time.
+  Found ending(const Configuration& config, std::string* carried);
+  bool may_close(const Configuration& config, const engine::Ending* ending) const;
+  const engine::Ending* with_another_character(const Configuration& config);
+  // The costs after the tokens of a configuration with another state on top.
+  std::shared_ptr<const engine::TokenCosts> table(const Configuration& config, State top);
+  std::shared_ptr<const engine::TokenCosts> kept(std::string key, engine::TokenCosts costs);
+  std::string key_of(const Configuration& config, State top) const;
+
+  SchemaAutomaton& automaton_;
+  const engine::VocabularyTrie& vocabulary_;
+  LeastEndings endings_;
+  std::vector<std::pair<State, LeastEndings::Keys>> stack_;
+  const std::string no_bytes_;
+  const engine::Ending no_end_{&no_bytes_, nullptr, {engine::kUnknownCost}};
+  std::unordered_map<std::string, std::shared_ptr<const engine::TokenCosts>> tables_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace structout::json
