@@ -28,7 +28,8 @@ class GrammarErrorKind(enum.Enum):
             enforces all of it.
         IMPOSSIBLE: the constraint allows no text at all.
         LIMIT: the constraint exceeds a limit of the configuration, such as a size of
-            ``Limits`` or ``slow_token_seconds``.
+            ``Limits`` or ``slow_token_seconds``; or its shortest text exceeds the
+            request's ``max_tokens``.
         TIMEOUT: the constraint did not compile before its deadline.
         CRASH: the compilation crashed or ran out of memory.
         OVERLOADED: too many constraints wait, or too many compilations are overdue.
@@ -75,6 +76,8 @@ class GrammarError(StructOutError, ValueError):
             ``#/properties/age/not``. None if no single part is.
         keyword: the JSON Schema keyword at fault, such as ``not``. None if there is
             none.
+        num_needed: the tokens that the request needs, where ``max_tokens`` is less.
+            None for all other errors.
     """
 
     default_kind: ClassVar[GrammarErrorKind] = GrammarErrorKind.MALFORMED
@@ -87,11 +90,13 @@ class GrammarError(StructOutError, ValueError):
         kind: GrammarErrorKind | None = None,
         pointer: str | None = None,
         keyword: str | None = None,
+        num_needed: int | None = None,
     ):
         super().__init__(message, request_id)
         self.kind = kind or self.default_kind
         self.pointer = pointer
         self.keyword = keyword
+        self.num_needed = num_needed
 
     @property
     def client_fault(self) -> bool:
@@ -127,6 +132,7 @@ class GrammarError(StructOutError, ValueError):
             "pointer": self.pointer,
             "keyword": self.keyword,
             "client_fault": self.client_fault,
+            "num_needed": self.num_needed,
         }
 
     @staticmethod
@@ -138,6 +144,7 @@ class GrammarError(StructOutError, ValueError):
             kind=GrammarErrorKind(described["kind"]),
             pointer=described["pointer"],
             keyword=described["keyword"],
+            num_needed=described["num_needed"],
         )
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from structout.constraints import exact_json
 from structout.constraints.config import FORMAT_RULES, KEY_ORDERS, StructuredOutputsConfig
@@ -144,6 +144,9 @@ class StructuredOutputsParams:
         formats: what happens to a ``format`` that the engine of the request does not
             enforce, "annotate" or "strict", see the same. Applies to json, tags and
             tools. Default: that of the manager's config.
+        fit: whether a limit on the tokens of the request is part of the constraint: its
+            text then ends within it, see docs/texts-that-always-end.md. With "off" the
+            limit cuts the text off.
         tools: what the model may call, a list of Pydantic model classes, dataclasses,
             functions with annotated parameters, and OpenAI's tool objects. See
             docs/tool_calls.md.
@@ -167,6 +170,7 @@ class StructuredOutputsParams:
     schemas: Mapping[str, Any] | None = None
     key_order: str | None = None
     formats: str | None = None
+    fit: Literal["on", "off"] = "on"
     tools: Sequence[Any] | None = None
     tool_choice: str = "auto"
     tool_format: str = "hermes"
@@ -200,6 +204,8 @@ class StructuredOutputsParams:
             chosen = getattr(self, name)
             if chosen not in (None, *choices):
                 raise GrammarError(f'{name} must be "{choices[0]}" or "{choices[1]}", got {chosen!r}')
+        if self.fit not in ("on", "off"):
+            raise GrammarError(f'fit must be "on" or "off", got {self.fit!r}')
         has_schemas = kind in (StructuredOutputOptions.JSON, StructuredOutputOptions.STRUCTURAL_TAG)
         if self.formats is not None and not has_schemas:
             raise GrammarError(f"formats apply to json, tags and tools only, got a {kind.value} constraint")

@@ -113,6 +113,23 @@ class StructuredOutputGrammar(ABC):
 
     @property
     @abstractmethod
+    def num_needed(self) -> int | None:
+        """The least number of tokens that complete the text from here, the end of the
+        reasoning and the stop token included. None: no end is known, and
+        ``end_within`` has no effect."""
+
+    @abstractmethod
+    def end_within(self, max_tokens: int) -> None:
+        """Let the whole text end within ``max_tokens`` tokens: masks allow only what
+        can still end in time. To be called at the start, after ``begin_after``."""
+
+    @property
+    @abstractmethod
+    def was_narrowed(self) -> bool:
+        """True if ``end_within`` has forbidden a token in some mask."""
+
+    @property
+    @abstractmethod
     def memory_bytes(self) -> int:
         """Memory of what was compiled, which all copies and forks share."""
 

@@ -25,7 +25,15 @@ from structout.scheduler.compile_pool import CompilePool
 from structout.scheduler.decoding_step import Bounds, DecodingSteps, Drafts, StepInput, Trees
 from structout.scheduler.process_lock import ProcessLock
 from structout.scheduler.refusals import Refusal, explain_refusal
-from structout.scheduler.requests import GrammarStatus, OnSettled, Request, RequestStart, RequestTable
+from structout.scheduler.requests import (
+    GrammarStatus,
+    OnSettled,
+    Request,
+    RequestStart,
+    RequestTable,
+    check_fit,
+    checked_limit,
+)
 from structout.scheduler.stats import ManagerStats
 
 _log = logging.getLogger("structout.scheduler")
@@ -74,6 +82,7 @@ class StructuredOutputManager:
         stop_token_ids: Sequence[int] | None = None,
         output_token_ids: Sequence[int] = (),
         constrain_after: Sequence[int] | None = None,
+        max_tokens: int | None = None,
         on_settled: OnSettled | None = None,
     ) -> GrammarStatus:
         """Start compiling the request's constraint, and return without waiting.
@@ -88,6 +97,12 @@ class StructuredOutputManager:
             constrain_after: the tokens that end the model's reasoning, such as those of
                 ``</think>``. The constraint applies to the text after them; everything
                 before is free.
+            max_tokens: a limit on the tokens of the whole text: the reasoning,
+                ``output_token_ids`` and the stop token count. Masks then allow only
+                tokens after which the text still ends within it. A request whose
+                shortest text is longer is refused with kind ``limit``;
+                ``GrammarError.num_needed`` has the number that it needs. No effect
+                with ``fit="off"``, or on another engine than structout's own.
             on_settled: called once with the request's id and status when it has become
                 READY or FAILED: from the thread that compiled, or from this one before
                 the method returns. Not called for a request that is finished before.
@@ -103,7 +118,10 @@ class StructuredOutputManager:
         """
         request = self._requests.add(request_id, on_settled)
         try:
-            start = RequestStart(self.vocabulary.size, output_token_ids, stop_token_ids, constrain_after)
+            request.fit = params.fit == "on"
+            request.max_tokens = None if max_tokens is None else checked_limit(max_tokens)
+            limit = max_tokens if request.fit else None
+            start = RequestStart(self.vocabulary.size, output_token_ids, stop_token_ids, constrain_after, limit)
             constraint = params.constraint(self.config)
             request.compilation = compilation = self._compiler.submit(constraint)
             compilation.add_done_callback(partial(self._start_request, request, start))
@@ -251,6 +269,43 @@ class StructuredOutputManager:
             grammar = self._requests[request_id].grammar
             return grammar is not None and grammar.is_terminated()
 
+    def end_within(self, request_id: str, max_tokens: int) -> None:
+        """Limit a request that has no tokens yet, as ``add_request(max_tokens=...)``
+        does. The lower one of two limits counts.
+
+        Raises:
+            GrammarError: the text needs more tokens. The request goes on as before.
+            ValueError: the request has tokens.
+            StructOutError: it is not READY.
+        """
+        with self._lock_grammars():
+            request, grammar = self._requests[request_id], self._grammar(request_id)
+            if grammar.num_tokens:
+                raise ValueError(f"request {request_id!r} has {grammar.num_tokens} tokens: limit it before its first")
+            max_tokens = min(checked_limit(max_tokens), request.max_tokens or max_tokens)
+            if request.fit:
+                check_fit(grammar, max_tokens)
+                grammar.end_within(max_tokens)
+            request.max_tokens = max_tokens
+
+    def num_needed(self, request_id: str) -> int | None:
+        """The least number of tokens that complete the text from here, the end of the
+        reasoning and the stop token included. 0 after the stop token. None where no
+        end is known: for other engines than structout's own.
+
+        Raises:
+            StructOutError: the request is not READY.
+        """
+        with self._lock_grammars():
+            return self._grammar(request_id).num_needed
+
+    def was_fitted(self, request_id: str) -> bool:
+        """True if the limit on the tokens has forbidden some token that the constraint
+        allows: without the limit the text might be another one."""
+        with self._lock_grammars():
+            grammar = self._requests[request_id].grammar
+            return grammar is not None and grammar.was_narrowed
+
     def slot(self, request_id: str) -> int:
         """The request's slot: a small integer, unique among live requests, for tables
         on the device."""
@@ -264,9 +319,9 @@ class StructuredOutputManager:
             StructOutError: ``request_id`` is not READY.
         """
         with self._lock_grammars():
-            compiled, grammar = self._requests[request_id].compiled, self._grammar(request_id).fork()
+            parent, grammar = self._requests[request_id], self._grammar(request_id).fork()
             request = self._requests.add(new_id)
-            request.compiled = compiled
+            request.compiled, request.fit, request.max_tokens = parent.compiled, parent.fit, parent.max_tokens
             self._requests.set_ready(request, grammar)
 
     def finish_request(self, request_id: str) -> None:

@@ -38,14 +38,15 @@ OnSettled = Callable[[str, GrammarStatus], object]
 
 
 class RequestStart:
-    """The start of a request: its earlier tokens, its stop tokens and the end of its
-    reasoning, checked and copied.
+    """The start of a request: its earlier tokens, its stop tokens, the end of its
+    reasoning and its limit, checked and copied.
 
     Args:
         vocab_size: number of token ids.
         output_token_ids: tokens that the grammar accepts first.
         stop_token_ids: the tokens that end the text; None for the tokenizer's.
         constrain_after: the tokens that end the reasoning; None without reasoning.
+        max_tokens: the limit that the text has to fit; None without one.
 
     Raises:
         GrammarError: stop_token_ids or constrain_after are empty or out of range.
@@ -57,10 +58,12 @@ class RequestStart:
         output_token_ids: Sequence[int],
         stop_token_ids: Sequence[int] | None,
         constrain_after: Sequence[int] | None,
+        max_tokens: int | None,
     ):
         self._output_token_ids = list(output_token_ids)
         self._stop_token_ids = _checked("stop_token_ids", stop_token_ids, vocab_size)
         self._constrain_after = _checked("constrain_after", constrain_after, vocab_size)
+        self._max_tokens = max_tokens
 
     def grammar(self, compiled: CompiledConstraint) -> StructuredOutputGrammar | GrammarError:
         """A grammar at the position of the request, or why there is none."""
@@ -68,12 +71,44 @@ class RequestStart:
             grammar = compiled.grammar.copy(self._stop_token_ids)
             if self._constrain_after is not None:
                 grammar.begin_after(self._constrain_after)
+            if self._max_tokens is not None:
+                check_fit(grammar, self._max_tokens)
+                grammar.end_within(self._max_tokens)
             is_replayed = grammar.accept_tokens("", self._output_token_ids)
+            if self._max_tokens is not None and is_replayed:
+                check_fit(grammar, self._max_tokens, grammar.num_tokens - self._num_end_tokens(grammar))
+        except GrammarError as error:  # of the limit
+            return error
         except Exception as error:  # whatever a native library raises: the request must not wait forever
             return CompileCrashError(f"the grammar could not be started: {error!r}")
         if not is_replayed:
             return GrammarError("output_token_ids do not satisfy the constraint", kind=GrammarErrorKind.REPLAY)
         return grammar
+
+    def _num_end_tokens(self, grammar: StructuredOutputGrammar) -> int:
+        """How many of the last earlier tokens begin the end of the reasoning."""
+        tokens, end = self._output_token_ids, self._constrain_after
+        if end is None or not grammar.matcher.is_reasoning:
+            return 0
+        counts = range(min(len(tokens), len(end) - 1), 0, -1)
+        return next((count for count in counts if tokens[-count:] == end[:count]), 0)
+
+
+def checked_limit(max_tokens: object) -> int:
+    """Raises ``GrammarError`` unless ``max_tokens`` is a positive int."""
+    if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
+        raise GrammarError(f"max_tokens must be an int of at least 1, got {max_tokens!r}")
+    return max_tokens
+
+
+def check_fit(grammar: StructuredOutputGrammar, max_tokens: int, num_before: int = 0) -> None:
+    """Raises ``GrammarError`` if a text with ``num_before`` tokens cannot end within
+    ``max_tokens``."""
+    num_left = grammar.num_needed or 0  # unknown, or the text has ended
+    num_needed = num_before + num_left
+    if num_left and num_needed > max_tokens:
+        message = f"the text needs at least {num_needed:,} tokens, max_tokens is {max_tokens:,}"
+        raise GrammarError(message, kind=GrammarErrorKind.LIMIT, num_needed=num_needed)
 
 
 def _checked(name: str, tokens: Sequence[int] | None, vocab_size: int) -> list[int] | None:
@@ -105,6 +140,8 @@ class Request:
         is_removed: whether it has left the table.
         compilation: of its constraint, until it is over.
         work_left: what its masks may still take outside of steps.
+        fit: whether ``max_tokens`` is part of the constraint.
+        max_tokens: the limit on the tokens of the text, None without one.
     """
 
     request_id: str
@@ -117,6 +154,8 @@ class Request:
     is_removed: bool = False
     compilation: Future[CompiledConstraint] | None = None
     work_left: int = REQUEST_WORK
+    fit: bool = True
+    max_tokens: int | None = None
 
     def cancel_compilation(self) -> None:
         """Cancel it, unless it is over; other requests may wait for it."""

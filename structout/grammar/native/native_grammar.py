@@ -133,6 +133,20 @@ class NativeGrammar(StructuredOutputGrammar):
     def num_tokens(self) -> int:
         return self.matcher.num_tokens
 
+    @property
+    def num_needed(self) -> int | None:
+        needed: int | None = self.matcher.num_needed
+        if needed is not None and self.matcher.is_reasoning:
+            return needed + len(self._end_of_reasoning)
+        return needed
+
+    def end_within(self, max_tokens: int) -> None:
+        self.matcher.end_within(max_tokens)
+
+    @property
+    def was_narrowed(self) -> bool:
+        return self.matcher.was_narrowed
+
     def forced_bytes(self) -> bytes:
         return b"" if self.is_terminated() else self.matcher.forced()
 
