@@ -121,6 +121,10 @@ class Texts {
   // long to find.
   uint32_t num_plain_bytes(uint32_t state);
 
+  // In a string: an upper bound on the bytes that it needs to its end after any plain
+  // characters. kManyTexts if none is found soon.
+  uint32_t num_bytes_to_an_end(uint32_t state);
+
   // In a string, between two characters: the classes all of whose characters lead back
   // to the state. See token_masks/character_classes.h.
   uint64_t repeated_classes(uint32_t state);

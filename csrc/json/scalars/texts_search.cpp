@@ -148,6 +148,12 @@ std::optional<std::vector<std::string>> Texts::all_strings(Formula formula, size
   return texts;
 }
 
+uint32_t Texts::num_bytes_to_an_end(uint32_t state) {
+  constexpr uint32_t kMostBytes = 4;  // of a character
+  uint32_t most = asks_for_length_only(state) ? distance(state) : largest_distance(state);
+  return most >= kManyTexts / kMostBytes ? kManyTexts : most * kMostBytes;
+}
+
 // Breadth first, up to an accepting state or one whose continuation is known.
 std::optional<uint8_t> Texts::next_byte(uint32_t start) {
   auto known = next_bytes_.find(start);

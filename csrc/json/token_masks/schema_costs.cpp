@@ -100,11 +100,14 @@ class SchemaCosts::Collector final : public TokenWalk::Visitor {
   }
 
   // All plain tokens, or all that stay inside a string.
-  void visit_string_tokens(const TokenWalk& walk) override { usual = most_of_plain_ = cost_of_plain(walk, 0); }
+  void visit_string_tokens(const TokenWalk& walk) override {
+    usual = cost_of_plain(walk, 0);
+    note_plain(usual);
+  }
 
   void visit_plain(const TokenWalk& walk, const uint32_t* begin, const uint32_t* end, uint32_t top) override {
     uint32_t cost = cost_of_plain(walk, top);
-    most_of_plain_ = std::max(most_of_plain_, cost);
+    note_plain(cost);
     add(begin, end, cost);
   }
 
@@ -118,9 +121,11 @@ class SchemaCosts::Collector final : public TokenWalk::Visitor {
   }
 
   TokenCosts table() {
-    uint32_t unfinished = costs_.vocabulary_.has_all_bytes() ? most_of_plain_ + kMostToEndCharacter : kUnknownCost;
+    // Plain characters may be unfinished, and have to be finished then.
+    bool is_known = costs_.vocabulary_.has_all_bytes() && most_of_plain_ != kUnknownCost;
+    uint32_t cost = is_known ? most_of_plain_ + kMostToEndCharacter : kUnknownCost;
     for (uint32_t token : costs_.vocabulary_.string_tokens().unfinished) {
-      if (most_of_plain_ != kUnknownCost && !is_exact_[token]) others.emplace_back(unfinished, token);
+      if (has_plain_ && !is_exact_[token]) others.emplace_back(cost, token);
     }
     return TokenCosts(0, usual, std::move(others));
   }
@@ -129,6 +134,11 @@ class SchemaCosts::Collector final : public TokenWalk::Visitor {
   std::vector<std::pair<uint32_t, uint32_t>> others;
 
  private:
+  void note_plain(uint32_t cost) {
+    has_plain_ = true;
+    most_of_plain_ = std::max(most_of_plain_, cost);
+  }
+
   void add(const uint32_t* begin, const uint32_t* end, uint32_t cost) {
     for (; begin < end; ++begin) others.emplace_back(cost, *begin);
   }
@@ -140,15 +150,17 @@ class SchemaCosts::Collector final : public TokenWalk::Visitor {
     return is_allowed ? num_tokens(costs_.ending(next, nullptr).ending) : kUnknownCost;
   }
 
-  // Plain characters may leave a string with fewer characters that it needs: of these each
-  // may be a token.
+  // Plain characters may lead to other states, each of whose bytes to the end of the string may
+  // be a token.
   uint32_t cost_of_plain(const TokenWalk& walk, uint32_t top) {
     uint32_t cost = cost_of(walk, top);
-    const Ending* ending = last_;
     State state = walk.frame(top).state;
-    bool is_inside = automaton_.is_in_string(state) || automaton_.is_key(state);
-    bool is_sure = cost == kUnknownCost || ending == nullptr || !is_inside || (*ending->bytes)[0] == '"';
-    return is_sure ? cost : cost + uint32_t(ending->bytes->size());
+    const auto* string = automaton_.at<InString>(state);
+    const auto* key = automaton_.at<InKey>(state);
+    if (cost == kUnknownCost || last_ == nullptr || (string == nullptr && key == nullptr)) return cost;
+    uint32_t list = string != nullptr ? string->texts : key->free;
+    uint32_t most = automaton_.schema().texts().num_bytes_to_an_end(automaton_.lists()[list][0]);
+    return most == Texts::kManyTexts ? kUnknownCost : cost + most;
   }
 
   // Many tokens lead to the same states above the given ones.
@@ -191,7 +203,8 @@ class SchemaCosts::Collector final : public TokenWalk::Visitor {
   const Configuration& config_;
   std::vector<const Registers*> given_;  // of the given frames
   std::vector<bool> is_exact_;           // by token: its cost is not that of all plain tokens
-  uint32_t most_of_plain_ = kUnknownCost;
+  uint32_t most_of_plain_ = 0;           // of the plain tokens, if there were any
+  bool has_plain_ = false;
   std::map<std::array<uint32_t, 4>, std::pair<uint32_t, const Ending*>> costs_by_top_;
   const Ending* last_ = nullptr;  // of the last cost_of()
 };
