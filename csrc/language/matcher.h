@@ -58,17 +58,17 @@ class Matcher {
   // early enough for the text behind it. Without an effect where no end is known.
   void end_within(uint64_t max_tokens) {
     max_tokens_ = std::min(max_tokens, kNoLimit);
-    uint64_t needed = num_needed();
+    uint32_t needed = num_needed();
     has_limit_ = needed != kUnknownCost;
-    if (is_reasoning()) max_reasoning_ = int64_t(max_tokens_) - int64_t(reasoning_.num_end_tokens() + needed);
+    max_reasoning_ = int64_t(max_tokens_) - int64_t(needed);
   }
 
-  // The tokens that the text behind the reasoning still needs, its stop token included, at
-  // most. kUnknownCost if no end is known. 0 after the stop token.
+  // The tokens that the text still needs, the end of the reasoning and a stop token included,
+  // at most. kUnknownCost if no end is known. 0 after the stop token.
   uint32_t num_needed() const {
     if (is_terminated()) return 0;
     uint32_t cost = or_error(kUnknownCost, [&] { return cost_to_end(current_state()); });
-    return cost == kUnknownCost ? kUnknownCost : cost + 1;
+    return cost == kUnknownCost ? kUnknownCost : cost + 1 + uint32_t(reasoning_.num_end_tokens_left());
   }
 
   // True if the limit has forbidden a token in some mask.
@@ -378,7 +378,7 @@ class Matcher {
   bool costs_after(uint32_t state, size_t num_ahead, Narrow narrow) const {
     if (!has_limit_) return false;
     int64_t left = num_left(num_ahead);
-    if (left <= 0 || left >= kUnknownCost) return false;
+    if (left <= 0) return false;
     if (left == 1) return cost_to_end(state) == 0 && narrow(TokenCosts(0, 1, {}), 0);  // a stop token only
     auto max = uint32_t(left - 2);
     std::shared_ptr<const TokenCosts> costs = token_costs(state, max);

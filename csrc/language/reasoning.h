@@ -23,7 +23,7 @@ class Reasoning {
 
   bool is_over() const { return is_over(matched()); }
   size_t num_tokens() const { return matched_after_.size(); }
-  size_t num_end_tokens() const { return end_.size(); }
+  size_t num_end_tokens_left() const { return end_.size() - matched(); }
 
   // The token of the end sequence that is next after `count` more tokens, which do not
   // complete it.

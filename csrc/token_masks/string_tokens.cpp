@@ -57,9 +57,9 @@ StringTokens::StringTokens(const VocabularyTrie& vocabulary)
     if (is_in_character && last_byte >= 0xC0) reading.character_class = class_of_character(last_byte);
     uint64_t class_of_byte = is_in_character ? reading.character_class : class_of_ascii(last_byte);
     classes.push_back(breaks_character ? kOtherCharacters : class_of_byte);
-    bool is_separator = last_byte == ',' || last_byte == ':';
-    reading.num_openings += last_byte == '[' || (is_separator && !reading.is_after_separator);
-    if (last_byte != ' ') reading.is_after_separator = is_separator;
+    bool separates = last_byte == ',' || last_byte == ':';
+    reading.num_openings += last_byte == '[' || (separates && !reading.is_after_separator);
+    if (last_byte != ' ') reading.is_after_separator = separates;
     max_openings = std::max(max_openings, reading.num_openings);
     readings[depth + 1] = reading;
     for (; position < nodes[node].tokens_end; ++position) {

@@ -79,8 +79,6 @@ void TokenIndex::walk(uint32_t state, Visit visit) const {
 // accepting states finds the live ones.
 void TokenIndex::find_live_states() {
   uint32_t count = num_states();
-  std::vector<uint32_t> before_begin(count + 1), before, pending;
-  std::vector<std::vector<uint32_t>> sources(count);
   auto has_token_for = [this](const Edge& edge) {
     for (int byte = edge.first; byte <= edge.last; ++byte) {
       if (vocabulary_->has_byte(uint8_t(byte))) return true;
@@ -97,26 +95,8 @@ void TokenIndex::find_live_states() {
     std::fill(is_live_.begin(), is_live_.end(), uint8_t(1));
     return;
   }
-  for (uint32_t state = 0; state < count; ++state) {
-    uint32_t last = kDead;
-    walk(state, [&](uint32_t, uint32_t, uint32_t target) {
-      if (target != last) sources[target].push_back(state);
-      last = target;
-    });
-    if (accepts(state)) {
-      is_live_[state] = 1;
-      pending.push_back(state);
-    }
-  }
-  while (!pending.empty()) {
-    uint32_t state = pending.back();
-    pending.pop_back();
-    for (uint32_t source : sources[state]) {
-      if (is_live_[source]) continue;
-      is_live_[source] = 1;
-      pending.push_back(source);
-    }
-  }
+  costs_ = fewest_tokens();
+  for (uint32_t state = 0; state < count; ++state) is_live_[state] = costs_[state] != kUnknownCost;
 }
 
 void TokenIndex::compute_row(uint32_t state, uint32_t* row) const {
@@ -173,7 +153,7 @@ std::string TokenIndex::forced(uint32_t state) const {
 const std::vector<uint32_t>& TokenIndex::costs() const {
   std::call_once(has_costs_, [this] {
     bool is_small = num_states() * vocabulary_->nodes().size() <= kMaxWalkedNodes;
-    costs_ = is_small || !vocabulary_->has_all_bytes() ? fewest_tokens() : tokens_of_shortest();
+    if (costs_.empty()) costs_ = is_small || !vocabulary_->has_all_bytes() ? fewest_tokens() : tokens_of_shortest();
     for (uint32_t cost : costs_) most_cost_ = cost == kUnknownCost ? most_cost_ : std::max(most_cost_, cost);
   });
   return costs_;

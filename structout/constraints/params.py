@@ -145,7 +145,7 @@ class StructuredOutputsParams:
             enforce, "annotate" or "strict", see the same. Applies to json, tags and
             tools. Default: that of the manager's config.
         fit: whether a limit on the tokens of the request is part of the constraint: its
-            text then ends within it, see docs/texts-that-always-end.md. With "off" the
+            text then ends within it, see docs/manager.md. With "off" the
             limit cuts the text off.
         tools: what the model may call, a list of Pydantic model classes, dataclasses,
             functions with annotated parameters, and OpenAI's tool objects. See

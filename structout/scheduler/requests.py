@@ -76,7 +76,7 @@ class RequestStart:
                 grammar.end_within(self._max_tokens)
             is_replayed = grammar.accept_tokens("", self._output_token_ids)
             if self._max_tokens is not None and is_replayed:
-                check_fit(grammar, self._max_tokens, grammar.num_tokens - self._num_end_tokens(grammar))
+                check_fit(grammar, self._max_tokens)
         except GrammarError as error:  # of the limit
             return error
         except Exception as error:  # whatever a native library raises: the request must not wait forever
@@ -84,14 +84,6 @@ class RequestStart:
         if not is_replayed:
             return GrammarError("output_token_ids do not satisfy the constraint", kind=GrammarErrorKind.REPLAY)
         return grammar
-
-    def _num_end_tokens(self, grammar: StructuredOutputGrammar) -> int:
-        """How many of the last earlier tokens begin the end of the reasoning."""
-        tokens, end = self._output_token_ids, self._constrain_after
-        if end is None or not grammar.matcher.is_reasoning:
-            return 0
-        counts = range(min(len(tokens), len(end) - 1), 0, -1)
-        return next((count for count in counts if tokens[-count:] == end[:count]), 0)
 
 
 def checked_limit(max_tokens: object) -> int:
@@ -101,11 +93,10 @@ def checked_limit(max_tokens: object) -> int:
     return max_tokens
 
 
-def check_fit(grammar: StructuredOutputGrammar, max_tokens: int, num_before: int = 0) -> None:
-    """Raises ``GrammarError`` if a text with ``num_before`` tokens cannot end within
-    ``max_tokens``."""
+def check_fit(grammar: StructuredOutputGrammar, max_tokens: int) -> None:
+    """Raises ``GrammarError`` if the text cannot end within ``max_tokens``."""
     num_left = grammar.num_needed or 0  # unknown, or the text has ended
-    num_needed = num_before + num_left
+    num_needed = grammar.num_tokens + num_left
     if num_left and num_needed > max_tokens:
         message = f"the text needs at least {num_needed:,} tokens, max_tokens is {max_tokens:,}"
         raise GrammarError(message, kind=GrammarErrorKind.LIMIT, num_needed=num_needed)

@@ -195,7 +195,8 @@ def test_replayed_tokens_count(manager, params):
 def test_replay_that_cannot_end_within_the_limit_is_refused(manager):
     params = StructuredOutputsParams(regex="[a-c]{2}|d{30}")
     tokens = ids_of("d" * 10)
-    assert manager.add_request("r", params, max_tokens=12, output_token_ids=tokens) is GrammarStatus.WAITING
+    status = manager.add_request("r", params, max_tokens=12, output_token_ids=tokens)
+    assert status is not GrammarStatus.READY  # FAILED at once, if its compilation is quick
     with pytest.raises(GrammarError) as caught:
         manager.wait_ready("r", timeout=60)
     add(manager, "unlimited", params, output_token_ids=tokens)
@@ -283,7 +284,6 @@ def test_reasoning_that_leaves_too_few_tokens_is_refused_at_its_replay(manager):
 
 
 def test_limit_has_no_effect_where_no_end_is_known(manager):
-    pytest.importorskip("xgrammar")
     params = StructuredOutputsParams(regex="[a-c]{20}", backend="xgrammar:no-fallback")
     add(manager, "r", params, max_tokens=2)
     assert manager.num_needed("r") is None

@@ -20,22 +20,17 @@ bool LeastEndings::find(const std::vector<std::pair<State, Keys>>& stack, const 
   return true;
 }
 
-uint32_t LeastEndings::num_bytes(State state) {
-  bool is_waiting =
-      automaton_.at<WaitingForMember>(state) != nullptr || automaton_.at<WaitingForItem>(state) != nullptr;
-  State top = is_waiting ? automaton_.resume_with_required(state) : state;
-  uint32_t most = 0;
-  for (bool has_free : {false, true}) {
-    if (has_free && automaton_.register_kind(state) == RegisterKind::kNone) break;
-    const Rest* rest = top == kNoState ? nullptr : this->rest(top, {{}, has_free});
-    most = std::max(most, rest == nullptr ? kManyBytes : uint32_t(rest->bytes.size()));
-  }
-  return most;
-}
-
+// States that wait for a value are none of those on top: their rest is part of that of the
+// state before the value.
 uint32_t LeastEndings::most_bytes() {
   for (; num_bounded_ < automaton_.num_states(); ++num_bounded_) {
-    most_bytes_ = std::max(most_bytes_, num_bytes(num_bounded_));
+    State state = num_bounded_;
+    if (automaton_.at<WaitingForMember>(state) != nullptr || automaton_.at<WaitingForItem>(state) != nullptr) continue;
+    for (bool has_free : {false, true}) {
+      if (has_free && automaton_.register_kind(state) == RegisterKind::kNone) break;
+      const Rest* rest = this->rest(state, {{}, has_free});
+      most_bytes_ = std::max(most_bytes_, rest == nullptr ? kManyBytes : uint32_t(rest->bytes.size()));
+    }
   }
   return most_bytes_;
 }

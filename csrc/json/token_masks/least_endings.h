@@ -36,14 +36,11 @@ class LeastEndings {
   // The ending of these bytes.
   const engine::Ending* of(const std::string& bytes) { return endings_.add(bytes, nullptr); }
 
-  // An upper bound on the bytes that complete the value on top, or that around a value for
-  // which the state waits.
-  uint32_t num_bytes(State state);
-  // The largest of them among the states so far.
+  // The most bytes that complete a value on top of the stack, from any of the states so far.
   uint32_t most_bytes();
 
   const engine::Endings& endings() const { return endings_; }
-  size_t memory_bytes() const { return endings_.memory_bytes() + rests_.size() * 160; }
+  size_t memory_bytes() const { return endings_.memory_bytes() + rests_.size() * kBytesPerRest; }
 
  private:
   // What completes a value, and its truth values then.
@@ -58,6 +55,7 @@ class LeastEndings {
   };
   using Candidates = std::vector<std::pair<uint8_t, size_t>>;  // bytes, with the fewest bytes from each on
   static constexpr size_t kMaxBytes = 4'096, kMaxDepth = 2'000;
+  static constexpr size_t kBytesPerRest = 160;  // with its key, roughly
 
   const Rest* rest(State state, const Keys& keys);  // null if none is known
   std::unique_ptr<const Rest> computed(State state, const Keys& keys);

@@ -157,7 +157,8 @@ class SchemaCosts::Collector final : public TokenWalk::Visitor {
     State state = walk.frame(top).state;
     const auto* string = automaton_.at<InString>(state);
     const auto* key = automaton_.at<InKey>(state);
-    if (cost == kUnknownCost || last_ == nullptr || (string == nullptr && key == nullptr)) return cost;
+    bool is_inside = string != nullptr || (key != nullptr && key->may_be_free());
+    if (cost == kUnknownCost || last_ == nullptr || !is_inside) return cost;
     uint32_t list = string != nullptr ? string->texts : key->free;
     uint32_t most = automaton_.schema().texts().num_bytes_to_an_end(automaton_.lists()[list][0]);
     return most == Texts::kManyTexts ? kUnknownCost : cost + most;
@@ -212,7 +213,7 @@ class SchemaCosts::Collector final : public TokenWalk::Visitor {
 std::shared_ptr<const TokenCosts> SchemaCosts::kept(std::string key, TokenCosts costs) {
   auto table = std::make_shared<const TokenCosts>(std::move(costs));
   if (bytes_ + table->memory_bytes() > kMaxBytes) return table;
-  bytes_ += table->memory_bytes() + key.size() + 96;
+  bytes_ += table->memory_bytes() + key.size() + kBytesPerTable;
   return tables_.emplace(std::move(key), std::move(table)).first->second;
 }
 

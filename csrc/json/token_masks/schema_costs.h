@@ -44,6 +44,7 @@ class SchemaCosts {
     bool is_least;
   };
   class Collector;
+  static constexpr size_t kBytesPerTable = 96;         // of the hash table, roughly
   static constexpr size_t kMaxBytes = 16 << 20;        // beyond, tables are not kept
   static constexpr uint32_t kMostToEndCharacter = 12;  // or an escape, in bytes
   // Tokens for which keys and items need more, since they must differ from earlier ones.

@@ -135,10 +135,7 @@ class NativeGrammar(StructuredOutputGrammar):
 
     @property
     def num_needed(self) -> int | None:
-        needed: int | None = self.matcher.num_needed
-        if needed is not None and self.matcher.is_reasoning:
-            return needed + len(self._end_of_reasoning)
-        return needed
+        return self.matcher.num_needed
 
     def end_within(self, max_tokens: int) -> None:
         self.matcher.end_within(max_tokens)
