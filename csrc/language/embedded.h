@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "token_masks/mask_store.h"
+#include "token_masks/token_costs.h"
 #include "token_masks/vocabulary.h"
 
 namespace structout::engine {
@@ -96,6 +97,12 @@ class EmbeddedCache {
   // Bytes that complete the text, the fewest if they are found quickly. Adds the steps of
   // a Budget that this takes to `work`.
   virtual std::optional<std::string> short_end(const EmbeddedConfiguration& config, uint64_t& work) = 0;
+
+  // The tokens that complete the text, as TokenCosts says; a bound on that cost after any
+  // token that stays inside, without a look at the tokens; and the costs after each.
+  virtual uint32_t cost_to_end(const EmbeddedConfiguration& config) = 0;
+  virtual uint32_t most_cost(const EmbeddedConfiguration& config) = 0;
+  virtual CostTable token_costs(const EmbeddedConfiguration& config) = 0;
 
   // A unique_number() of this cache.
   virtual uint32_t number() const = 0;

@@ -54,8 +54,8 @@ class IndexMatcher final : public Matcher {
   std::string forced_bytes() const override { return index_->forced(current_state()); }
 
   uint32_t cost_to_end(uint32_t state) const override { return index_->cost_to_end(state); }
-  std::shared_ptr<const TokenCosts> token_costs(uint32_t state, uint32_t max) const override {
-    return index_->token_costs(state, max);
+  CostTable token_costs(uint32_t state, uint32_t max) const override {
+    return {index_->token_costs(state, max)};
   }
 
   std::shared_ptr<const TokenIndex> index_;

@@ -304,7 +304,7 @@ class Matcher {
 
   // The costs after the tokens of a state. Null if none of them is more than `max`, which is
   // a single comparison where `max` is large.
-  virtual std::shared_ptr<const TokenCosts> token_costs(uint32_t, uint32_t) const { return nullptr; }
+  virtual CostTable token_costs(uint32_t, uint32_t) const { return {}; }
 
   // The result of a hook, or `failed` where it throws.
   template <typename Result, typename Hook>
@@ -381,8 +381,9 @@ class Matcher {
     if (left <= 0) return false;
     if (left == 1) return cost_to_end(state) == 0 && narrow(TokenCosts(0, 1, {}), 0);  // a stop token only
     auto max = uint32_t(left - 2);
-    std::shared_ptr<const TokenCosts> costs = token_costs(state, max);
-    return costs != nullptr && costs->own < left && narrow(*costs, max);
+    auto [costs, more] = token_costs(state, max);
+    bool can_end_in_time = costs != nullptr && int64_t(costs->own) + more < left;
+    return can_end_in_time && narrow(*costs, max - more);
   }
 
   bool can_end(uint32_t state) const {

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
 #include <string>
+#include <tuple>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -16,12 +18,21 @@ namespace structout::engine {
 
 constexpr uint32_t kUnknownCost = UINT32_MAX;  // in the place of a number of tokens: no end is known
 
-// Bytes that complete a text. Endings share their tails as stacks do, so the ending of a
-// configuration is a list of those of its frames. Tokens may cross from one part to the next.
+// A part of what completes a text, and the endings that may follow it. Endings share their
+// tails as stacks do, so that of a configuration is a list of those of its frames. Tokens may
+// cross from one part to the next, but neither into a jump nor out of one.
 struct Ending {
-  const std::string* bytes;      // not empty
-  const Ending* tail;            // null: the text is over
-  std::vector<uint32_t> counts;  // from each byte on: the tokens to the end of the text, at least
+  enum class Kind : uint8_t {
+    kBytes,
+    kJump,    // tokens in a number that is known, whatever their bytes
+    kChoice,  // nothing by itself
+  };
+  Kind kind;
+  const std::string* bytes;          // of kBytes, not empty; else null
+  std::vector<const Ending*> tails;  // one, or those of a choice; null: the text is over
+  std::vector<uint32_t> counts;      // from each byte on, or from the begin: the tokens to the end of the text, at least
+
+  const Ending* tail() const { return tails[0]; }
 };
 
 inline uint32_t num_tokens(const Ending* ending) { return ending == nullptr ? 0 : ending->counts[0]; }
@@ -35,19 +46,41 @@ class Endings {
   const Ending* add(const std::string& bytes, const Ending* tail) {
     if (bytes.empty()) return tail;
     const std::string* stored = &*texts_.insert(bytes).first;
-    const Ending*& known = known_[{stored, tail}];
-    if (known != nullptr) return known;
-    Ending& ending = endings_.emplace_back(Ending{stored, tail, std::vector<uint32_t>(bytes.size(), kUnknownCost)});
+    Ending& ending = stored_as({Ending::Kind::kBytes, uintptr_t(stored), {tail}}, {Ending::Kind::kBytes, stored, {tail}, {}});
+    if (!ending.counts.empty()) return &ending;
+    ending.counts.assign(bytes.size(), kUnknownCost);
     for (size_t begin = bytes.size(); begin-- > 0;) {
       visit_tokens(ending, begin, [&](uint32_t, uint32_t after) {
         if (after != kUnknownCost) ending.counts[begin] = std::min(ending.counts[begin], after + 1);
       });
     }
-    memory_bytes_ += sizeof ending + bytes.size() * (sizeof(uint32_t) + 1);
-    return known = &ending;
+    memory_bytes_ += bytes.size() * (sizeof(uint32_t) + 1);
+    return &ending;
   }
 
-  // The node of the vocabulary for the first token of a spelling with the fewest tokens.
+  const Ending* jump(uint32_t num_tokens, const Ending* tail) {
+    Ending& ending = stored_as({Ending::Kind::kJump, num_tokens, {tail}}, {Ending::Kind::kJump, nullptr, {tail}, {}});
+    uint32_t after = engine::num_tokens(tail);
+    bool is_known = num_tokens != kUnknownCost && after != kUnknownCost;
+    ending.counts = {is_known ? num_tokens + after : kUnknownCost};
+    return &ending;
+  }
+
+  // One of these, of which there is one at least.
+  const Ending* any_of(std::vector<const Ending*> endings) {
+    std::sort(endings.begin(), endings.end());
+    endings.erase(std::unique(endings.begin(), endings.end()), endings.end());
+    if (endings.size() == 1) return endings[0];
+    Ending& ending = stored_as({Ending::Kind::kChoice, 0, endings}, {Ending::Kind::kChoice, nullptr, endings, {}});
+    if (ending.counts.empty()) {
+      auto has_less = [](const Ending* a, const Ending* b) { return num_tokens(a) < num_tokens(b); };
+      ending.counts = {num_tokens(*std::min_element(endings.begin(), endings.end(), has_less))};
+    }
+    return &ending;
+  }
+
+  // The node of the vocabulary for the first token of a spelling with the fewest tokens. The
+  // ending begins with bytes.
   uint32_t first_token_node(const Ending& ending) const {
     uint32_t found = VocabularyTrie::kNone;
     visit_tokens(ending, 0, [&](uint32_t node, uint32_t after) {
@@ -59,24 +92,39 @@ class Endings {
   size_t memory_bytes() const { return memory_bytes_; }
 
  private:
+  // The kind, the text of texts_ or the number of tokens, and the tails.
+  using Key = std::tuple<Ending::Kind, uintptr_t, std::vector<const Ending*>>;
+
+  Ending& stored_as(const Key& key, const Ending& ending) {
+    Ending*& known = known_[key];
+    if (known != nullptr) return *known;
+    memory_bytes_ += 2 * (sizeof ending + ending.tails.size() * sizeof ending.tails[0]);  // with its key, roughly
+    return *(known = &endings_.emplace_back(ending));
+  }
+
   // Calls visit(node, count after it) for the tokens that continue an ending from a byte on.
   template <typename Visit>
-  void visit_tokens(const Ending& from, size_t byte, Visit visit) const {
-    uint32_t node = VocabularyTrie::kRoot;
-    for (const Ending* at = &from; at != nullptr; at = at->tail, byte = 0) {
-      while (byte < at->bytes->size()) {
-        node = vocabulary_.child(node, uint8_t((*at->bytes)[byte++]));
-        if (node == VocabularyTrie::kNone) return;
-        if (vocabulary_.first_token(node) == vocabulary_.nodes()[node].tokens_end) continue;
-        visit(node, byte < at->bytes->size() ? at->counts[byte] : num_tokens(at->tail));
+  void visit_tokens(const Ending& ending, size_t byte, Visit visit) const {
+    std::set<std::pair<const Ending*, uint32_t>> seen;  // choices, with the node before them
+    auto follow = [&](auto& self, const Ending* at, size_t byte, uint32_t node) -> void {
+      for (; at != nullptr && at->kind == Ending::Kind::kBytes; at = at->tail(), byte = 0) {
+        while (byte < at->bytes->size()) {
+          node = vocabulary_.child(node, uint8_t((*at->bytes)[byte++]));
+          if (node == VocabularyTrie::kNone) return;
+          if (vocabulary_.first_token(node) == vocabulary_.nodes()[node].tokens_end) continue;
+          visit(node, byte < at->bytes->size() ? at->counts[byte] : num_tokens(at->tail()));
+        }
       }
-    }
+      if (at == nullptr || at->kind == Ending::Kind::kJump || !seen.insert({at, node}).second) return;
+      for (const Ending* tail : at->tails) self(self, tail, 0, node);
+    };
+    follow(follow, &ending, byte, VocabularyTrie::kRoot);
   }
 
   const VocabularyTrie& vocabulary_;
   std::unordered_set<std::string> texts_;
   std::deque<Ending> endings_;
-  std::map<std::pair<const std::string*, const Ending*>, const Ending*> known_;
+  std::map<Key, Ending*> known_;
   size_t memory_bytes_ = 0;
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -63,10 +64,24 @@ class TokenCosts {
     return true;
   }
 
+  // Writes the cost after each token of the vocabulary.
+  void write_to(std::vector<uint32_t>& after) const {
+    std::fill(after.begin(), after.end(), usual);
+    for (auto [cost, token] : others_) after[token] = cost;
+  }
+
   size_t memory_bytes() const { return sizeof *this + others_.capacity() * sizeof(others_[0]); }
 
  private:
   std::vector<std::pair<uint32_t, uint32_t>> others_;
+};
+
+// Costs that are all larger by `more` than those of a table. Null: none of them matters.
+struct CostTable {
+  std::shared_ptr<const TokenCosts> costs = nullptr;
+  uint32_t more = 0;
+
+  uint32_t most() const { return costs->most() == kUnknownCost ? kUnknownCost : costs->most() + more; }
 };
 
 }  // namespace structout::engine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from structout.grammar.vocabulary import Vocabulary
 from support.grammar_walks import allowed, mask_of
 from support.random_patterns import random_pattern
 from support.random_schemas import RandomSchema
+from support.random_tags import random_format, random_tag_of_schemas, random_vocabulary
+from support.recursive_grammars import random_lexed_grammar, random_scannerless_grammar
 from support.soundness import compile_or_none
 
 LONGER_TOKENS = """{" ": ":" " "} ", "," }} ]} [] {} [{" "}] ":{" [[ ]] abc ab aa aaaa the null true false 123 00
@@ -56,15 +59,40 @@ def text_within(grammar, max_tokens: int, rng: random.Random, vocabulary: Vocabu
     return tokens if grammar.is_terminated() else None
 
 
-def walks(params_of, seed: str, num_walks: int = NUM_WALKS) -> Walked:
+def random_constraint(kind: str, rng: random.Random) -> tuple[StructuredOutputsParams, Vocabulary]:
+    match kind:
+        case "schemas":
+            return StructuredOutputsParams(json=RandomSchema(rng).text), VOCABULARY
+        case "patterns":
+            return StructuredOutputsParams(regex=random_pattern(rng).text), VOCABULARY
+        case "grammars":
+            grammar = random_scannerless_grammar(rng)
+            return StructuredOutputsParams(grammar=grammar.gbnf()), vocabulary_of(grammar.tokens(rng))
+        case "lexed grammars":
+            grammar = random_lexed_grammar(rng)
+            return StructuredOutputsParams(grammar=grammar.lark()), vocabulary_of(grammar.tokens(rng))
+        case "tags":
+            tag = {"type": "structural_tag", "format": random_format(rng, 3)}
+            return StructuredOutputsParams(structural_tag=json.dumps(tag)), random_vocabulary(rng)
+        case _:
+            tag, texts = random_tag_of_schemas(rng)
+            longer = [text[i : i + 6] for text in texts for i in range(0, len(text), 5)]
+            vocabulary = vocabulary_of([*TOKENS, *sorted({each for each in longer if each} - {*TOKENS})])
+            return StructuredOutputsParams(structural_tag=json.dumps(tag)), vocabulary
+
+
+def vocabulary_of(tokens: list[bytes]) -> Vocabulary:
+    return Vocabulary((*tokens, b""), stop_token_ids=(len(tokens),))
+
+
+def walks(kind: str, seed: str, num_walks: int = NUM_WALKS) -> Walked:
     """Walk within limits at and above the least, through random constraints."""
     rng = random.Random(seed)
-    orders = ("declared", "any")
-    backends = {order: BackendSet(VOCABULARY, StructuredOutputsConfig(key_order=order)) for order in orders}
     walked = Walked()
     while walked.count < num_walks:
-        params = params_of(rng)
-        compiled = compile_or_none(backends[rng.choice(orders)], params)
+        params, vocabulary = random_constraint(kind, rng)
+        config = StructuredOutputsConfig(key_order=rng.choice(["declared", "any"]))
+        compiled = compile_or_none(BackendSet(vocabulary, config), params)
         if compiled is None:
             continue
         needed = compiled.grammar.matcher.num_needed
@@ -75,19 +103,13 @@ def walks(params_of, seed: str, num_walks: int = NUM_WALKS) -> Walked:
         for _ in range(6):
             limit = needed + rng.choice([0, 0, 1, 2, 4, 8, 16, 40])
             walked.count += 1
-            if text_within(compiled.grammar, limit, rng) is None:
+            if text_within(compiled.grammar, limit, rng, vocabulary) is None:
                 walked.late.append(f"{limit}, at least {needed}: {params}")
     return walked
 
 
-def random_params(kind: str, rng: random.Random) -> StructuredOutputsParams:
-    if kind == "schemas":
-        return StructuredOutputsParams(json=RandomSchema(rng).text)
-    return StructuredOutputsParams(regex=random_pattern(rng).text)
-
-
-@pytest.mark.parametrize("kind", ["schemas", "patterns"])
+@pytest.mark.parametrize("kind", ["schemas", "patterns", "grammars", "lexed grammars", "tags", "tags of schemas"])
 def test_texts_of_random_constraints_end_within_their_limits(kind):
-    walked = walks(lambda rng: random_params(kind, rng), kind)
+    walked = walks(kind, kind)
     assert not walked.late, f"{len(walked.late)} of {walked.count}, such as {walked.late[0]}"
     assert len(walked.unknown) * 100 <= walked.count, walked.unknown[0]

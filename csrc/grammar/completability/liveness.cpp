@@ -5,57 +5,14 @@
 #include <queue>
 #include <utility>
 
+#include "grammar/completability/rule_ends.h"
+
 namespace structout::context_free {
 
-namespace {
-
-// Returns for each state a lower bound on the symbols to the end of its rule. Tokens that
-// are matched by their ids count as none.
-std::vector<uint32_t> symbols_to_rule_end(const Network& network) {
-  // `before`: the states that lead to a state, or that call the rule that starts with it.
-  // `after`: the states that the symbols of a state lead to.
-  std::vector<std::vector<uint32_t>> before(network.num_states()), after(network.num_states());
-  std::vector<uint32_t> least(network.num_states(), kNone), pending;
-  uint32_t num_symbols = network.has_lexer() ? uint32_t(network.terminals().size()) : 256;
-  for (uint32_t state = 0; state < network.num_states(); ++state) {
-    for (uint32_t symbol = 0; symbol < num_symbols; ++symbol) {
-      uint32_t next = network.next(state, symbol);
-      if (next == kNone || (!before[next].empty() && before[next].back() == state)) continue;
-      before[next].push_back(state);
-      after[state].push_back(next);
-    }
-    for (const Call* call = network.calls_begin(state); call < network.calls_end(state); ++call) {
-      before[call->target].push_back(state);
-      before[network.start(call->rule)].push_back(state);
-    }
-    visit_others(network, state, [&](uint32_t, uint32_t next) { before[next].push_back(state); });
-    if (!network.is_accepting(state)) continue;
-    least[state] = 0;
-    pending.push_back(state);
-  }
-  for (size_t i = 0; i < pending.size(); ++i) {
-    for (uint32_t state : before[pending[i]]) {
-      uint32_t shortest = least[state];
-      auto try_path = [&](uint32_t target, uint32_t cost) {
-        if (least[target] != kNone && cost != kNone) shortest = std::min(shortest, least[target] + cost);
-      };
-      for (uint32_t next : after[state]) try_path(next, 1);
-      for (const Call* call = network.calls_begin(state); call < network.calls_end(state); ++call) {
-        try_path(call->target, least[network.start(call->rule)]);
-      }
-      visit_others(network, state, [&](uint32_t symbol, uint32_t next) { try_path(next, symbol < kFirstToken); });
-      if (shortest == least[state]) continue;
-      least[state] = shortest;
-      pending.push_back(state);
-    }
-  }
-  return least;
-}
-
-}  // namespace
-
 EndSearch::EndSearch(const Network& network, Completability& completability)
-    : network_(network), completability_(completability), to_rule_end_(symbols_to_rule_end(network)) {}
+    : network_(network),
+      completability_(completability),
+      to_rule_end_(least_to_rule_end(network, [](uint32_t symbol) { return symbol < kFirstToken ? 1 : 0; })) {}
 
 uint32_t EndSearch::distance(const Reader& reader, GssNode node) {
   if (distances_.size() <= node) distances_.resize(reader.stacks().num_nodes(), kNone);
@@ -206,15 +163,23 @@ bool EndSearch::searched_has_end(Reader& reader, const LexerConfiguration& confi
   return false;
 }
 
-std::optional<std::string> EndSearch::shortest(Reader& reader, const Configuration& config, engine::Budget& budget) {
+std::vector<EndSearch::Part> EndSearch::path(Reader& reader, const Configuration& config, const IsEnd& is_known_end,
+                                             engine::Budget& budget) {
   std::vector<Step> steps;
-  auto is_no_end = [](const LexerConfiguration&) { return false; };
-  uint32_t step = search(reader, config, true, is_no_end, steps, budget).first;
-  if (step == kNone) return std::nullopt;
-  std::vector<uint32_t> path;
-  for (; step != kNone; step = steps[step].before) path.push_back(step);
+  std::vector<Part> path;
+  for (uint32_t at = search(reader, config, true, is_known_end, steps, budget).first; at != kNone;
+       at = steps[at].before) {
+    path.push_back({steps[at].config, steps[at].bytes});
+  }
+  std::reverse(path.begin(), path.end());
+  return path;
+}
+
+std::optional<std::string> EndSearch::shortest(Reader& reader, const Configuration& config, engine::Budget& budget) {
+  std::vector<Part> path = this->path(reader, config, [](const LexerConfiguration&) { return false; }, budget);
+  if (path.empty()) return std::nullopt;
   std::string bytes;
-  for (auto each = path.rbegin(); each != path.rend(); ++each) bytes += steps[*each].bytes;
+  for (const Part& part : path) bytes += part.bytes;
   return bytes;
 }
 

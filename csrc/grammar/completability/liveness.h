@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -39,10 +40,21 @@ class EndSearch {
   template <typename Copied>
   void take_over(const EndSearch& other, LexerConfiguration config, Copied copied);
 
-  // Returns the bytes of a shortest path that the search finds. It uses no tokens
-  // matched by their ids, and no lexemes that end only because of max_tokens; returns
-  // nothing if it finds no path without these. Embedded texts end as
-  // EmbeddedCache::short_end() tells.
+  // A configuration on a path, and the bytes that lead to it from the one before.
+  struct Part {
+    LexerConfiguration config;
+    std::string bytes;
+  };
+  using IsEnd = std::function<bool(const LexerConfiguration&)>;
+
+  // Returns a shortest path that the search finds to the end of the text, or to a
+  // configuration for which `is_known_end` is true. It uses no tokens matched by their ids,
+  // and no lexemes that end only because of max_tokens; it is empty if there is none without
+  // these. Embedded texts end as EmbeddedCache::short_end() tells.
+  std::vector<Part> path(Reader& reader, const Configuration& config, const IsEnd& is_known_end,
+                         engine::Budget& budget);
+
+  // Returns the bytes of a path() to the end of the text.
   std::optional<std::string> shortest(Reader& reader, const Configuration& config, engine::Budget& budget);
 
   size_t memory_bytes() const {

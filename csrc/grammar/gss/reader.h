@@ -158,6 +158,9 @@ class Reader {
   // an ignored one.
   uint32_t lexer_start(GssNode node, bool may_ignore = true);
 
+  template <typename Visit>
+  static void visit_lexer_configs(const Configuration& config, Visit visit);
+
   const Network& network() const { return network_; }
   Lexer& lexer() { return lexer_; }
   Stacks& stacks() { return stacks_; }
@@ -179,8 +182,6 @@ class Reader {
   uint32_t computed_lexer_start(const std::vector<uint32_t>& states, bool may_ignore);
   Configuration after_alone(const LexerConfiguration& config, uint8_t byte, engine::Budget& budget);
   Configuration after_all(const Configuration& config, uint8_t byte, engine::Budget& budget);
-  template <typename Visit>
-  static void visit_lexer_configs(const Configuration& config, Visit visit);
   void read_parse(const EmbeddedParse& parse, const uint8_t*& at, const uint8_t* end, ConfigurationBuilder& builder,
                   engine::Budget& budget);
 

@@ -219,6 +219,18 @@ std::optional<std::string> EmbeddedGrammarCache::short_end(const EmbeddedConfigu
   return end;
 }
 
+uint32_t EmbeddedGrammarCache::cost_to_end(const EmbeddedConfiguration& config) {
+  return cache_->costs_.cost(config_of(config), cache_->budget());
+}
+
+uint32_t EmbeddedGrammarCache::most_cost(const EmbeddedConfiguration& config) {
+  return cache_->costs_.rough_bound(config_of(config), cache_->budget());
+}
+
+engine::CostTable EmbeddedGrammarCache::token_costs(const EmbeddedConfiguration& config) {
+  return cache_->costs_.token_costs(config_of(config), cache_->budget());
+}
+
 EmbeddedGrammar::EmbeddedGrammar(std::shared_ptr<CompiledGrammar> grammar) : grammar_(std::move(grammar)) {
   const Network& network = *grammar_->parts().network;
   if (network.has_tokens()) {

@@ -48,6 +48,11 @@ class EmbeddedMasks {
     fill(config, row, budget);
   }
 
+  // Calls visit(parse, node) for the nodes of the trie after which an embedded text may end
+  // inside a token.
+  template <typename Visit>
+  void visit_continuations(const Configuration& config, engine::Budget& budget, Visit visit);
+
   engine::MaskStore& store() { return store_; }
   size_t memory_bytes() const {
     return store_.memory_bytes() + found_.size() * (sizeof(KnownMask) + kBytesPerKey) +
@@ -78,5 +83,18 @@ class EmbeddedMasks {
   std::unordered_map<GssNode, engine::ByteSet> followers_;  // by the node below
   std::vector<uint32_t> added_row_, row_;
 };
+
+template <typename Visit>
+void EmbeddedMasks::visit_continuations(const Configuration& config, engine::Budget& budget, Visit visit) {
+  const std::vector<engine::EmbeddedView> views = this->views(config, budget);
+  for (size_t i = 0; i < views.size(); ++i) {
+    const EmbeddedParse& parse = config.others->parses[i];
+    for (size_t list = 0; views[i].continuations != nullptr && list < views[i].continuations->size(); ++list) {
+      if (list >= 64 || (views[i].counting_continuations >> list & 1) == 0) continue;
+      for (uint32_t node : (*views[i].continuations)[list]) visit(parse, node);
+    }
+    for (uint32_t node : views[i].own_continuations) visit(parse, node);
+  }
+}
 
 }  // namespace structout::context_free

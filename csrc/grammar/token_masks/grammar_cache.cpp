@@ -20,11 +20,13 @@ GrammarCache::GrammarCache(std::shared_ptr<SharedParts> parts, bool has_own)
       reader_(*parts_->network, parts_->lexer, &embedded_),
       embedded_masks_(parts_->masks, reader_, parts_->vocabulary,
                       [this](const Configuration& config) { return has_end(config); }),
-      end_search_(*parts_->network, parts_->completability) {}
+      end_search_(*parts_->network, parts_->completability),
+      costs_(reader_, end_search_, embedded_masks_, parts_->vocabulary,
+             [this](const LexerConfiguration& config, uint32_t* row) { fill_alone(config, row); }) {}
 
 size_t GrammarCache::size_in_bytes() const {
   return reader_.memory_bytes() + states_.memory_bytes() + numbers_.memory_bytes() + embedded_masks_.memory_bytes() +
-         end_search_.memory_bytes();
+         end_search_.memory_bytes() + costs_.memory_bytes();
 }
 
 uint32_t GrammarCache::number_of(const LexerConfiguration& config) {
@@ -179,6 +181,32 @@ bool GrammarCache::fill(const TextConfiguration& text, engine::MaskRow& row) {
     embedded_masks_.fill(config_of(text), row, budget());
   }
   return row.allows_any();
+}
+
+void GrammarCache::fill_alone(const LexerConfiguration& config, uint32_t* row) {
+  const engine::Mask* mask = mask_of_locked(number_of(config));
+  if (mask == nullptr) return fill_by_walk(Configuration{config}, row);
+  parts_->masks.store().expand(*mask, row);
+}
+
+uint32_t GrammarCache::cost_to_end(const TextConfiguration& text) {
+  Lock lock(*this);
+  return costs_.cost(config_of(text), budget());
+}
+
+engine::CostTable GrammarCache::token_costs(const TextConfiguration& text, uint32_t max) {
+  std::atomic<uint32_t>& most_known = states_[text.state].most_cost;
+  bool is_alone = text.others == nullptr;
+  auto is_far = [&](uint32_t most) { return most <= max; };
+  if (is_alone && most_known != 0 && is_far(most_known - 1)) return {};
+  Lock lock(*this);
+  const Configuration config = config_of(text);
+  uint32_t most = is_alone && most_known != 0 ? most_known - 1 : costs_.rough_bound(config, budget());
+  if (is_alone) most_known = most + 1;
+  if (is_far(most)) return {};
+  engine::CostTable table = costs_.token_costs(config, budget());
+  if (is_alone) most_known = std::min(most, table.most()) + 1;
+  return is_far(table.most()) ? engine::CostTable{} : table;
 }
 
 std::vector<StackTop> GrammarCache::tops(const TextConfiguration& text) {

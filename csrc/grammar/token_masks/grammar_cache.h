@@ -14,6 +14,7 @@
 #include "grammar/gss/reader.h"
 #include "grammar/rules/network.h"
 #include "grammar/token_masks/embedded_masks.h"
+#include "grammar/token_masks/grammar_costs.h"
 #include "grammar/token_masks/masks.h"
 #include "token_masks/vocabulary.h"
 
@@ -85,6 +86,11 @@ class GrammarCache {
   // there are any.
   bool fill(const TextConfiguration& text, engine::MaskRow& row);
 
+  // The cost of a configuration, and those after its tokens: see TokenCosts. No table if none
+  // of these is more than `max`.
+  uint32_t cost_to_end(const TextConfiguration& text);
+  engine::CostTable token_costs(const TextConfiguration& text, uint32_t max);
+
   // Computes the mask by a walk over the whole trie, without partial masks and without a
   // cache of masks.
   std::vector<uint32_t> walked_row(const TextConfiguration& text);
@@ -119,6 +125,7 @@ class GrammarCache {
     LexerConfiguration config;
     std::atomic<const engine::Mask*> mask;  // null if unknown or not kept
     std::atomic<MayEnd> may_end;
+    std::atomic<uint32_t> most_cost;  // 1 + a bound on the costs after its tokens; 0: unknown
   };
 
   // Locks the shared parts and the cache for this thread. Gives the budget the steps of
@@ -159,12 +166,14 @@ class GrammarCache {
   const engine::Mask* mask_of_locked(uint32_t state);  // requires a Lock, as does the next one
   std::string forced_locked(Configuration config);
   void fill_by_walk(const Configuration& config, uint32_t* row);
+  void fill_alone(const LexerConfiguration& config, uint32_t* row);
 
   const std::shared_ptr<SharedParts> parts_;
   EmbeddedUse embedded_;
   Reader reader_;
   EmbeddedMasks embedded_masks_;
   EndSearch end_search_;
+  GrammarCosts costs_;
   engine::StableVector<State> states_;
   PairTable numbers_;  // by node and state of the lexer
   std::atomic<size_t> memory_bytes_{0}, moved_bytes_{0};

@@ -172,6 +172,14 @@ class GrammarMatcher final : public engine::Matcher {
     return retry_if_full([&] { return cache_->fill(config(state), row); });
   }
 
+  uint32_t cost_to_end(uint32_t state) const override {
+    return retry_if_full([&] { return cache_->cost_to_end(config(state)); });
+  }
+
+  engine::CostTable token_costs(uint32_t state, uint32_t max) const override {
+    return retry_if_full([&] { return cache_->token_costs(config(state), max); });
+  }
+
   std::string forced_bytes() const override {
     return retry_if_full([&] { return cache_->forced(history_.back()); });
   }

@@ -139,4 +139,22 @@ std::optional<std::string> EmbeddedSchemaCache::short_end(const EmbeddedConfigur
   return end;
 }
 
+// No text carries an ending along here, so where one has to be searched it may get longer.
+uint32_t EmbeddedSchemaCache::cost_to_end(const EmbeddedConfiguration& config) {
+  cache_->automaton_->schema().budget().restart();
+  std::string none;
+  return cache_->costs_.cost(json(config), none);
+}
+
+uint32_t EmbeddedSchemaCache::most_cost(const EmbeddedConfiguration& config) {
+  cache_->entry_of(json(config), cache_->mask_state(json(config)));  // makes the states to which tokens lead
+  std::string none;
+  return cache_->costs_.rough_bound(json(config), none);
+}
+
+engine::CostTable EmbeddedSchemaCache::token_costs(const EmbeddedConfiguration& config) {
+  std::string none;
+  return {cache_->costs_.token_costs(json(config), none)};
+}
+
 }  // namespace structout::json

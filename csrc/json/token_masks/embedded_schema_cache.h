@@ -38,6 +38,9 @@ class EmbeddedSchemaCache final : public engine::EmbeddedCache {
   void expand(const engine::Mask& mask, engine::MaskRow& row) override;
   std::string forced(const engine::EmbeddedConfiguration& config) override;
   std::optional<std::string> short_end(const engine::EmbeddedConfiguration& config, uint64_t& work) override;
+  uint32_t cost_to_end(const engine::EmbeddedConfiguration& config) override;
+  uint32_t most_cost(const engine::EmbeddedConfiguration& config) override;
+  engine::CostTable token_costs(const engine::EmbeddedConfiguration& config) override;
   uint32_t number() const override { return cache_->number_; }
 
  private:

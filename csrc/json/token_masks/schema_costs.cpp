@@ -76,7 +76,7 @@ const Ending* SchemaCosts::with_another_character(const Configuration& config) {
     Found found = ending(next, nullptr);
     if (found.ending == nullptr || !found.is_least) continue;
     std::string bytes(1, byte);
-    for (const Ending* part = found.ending; part != nullptr; part = part->tail) bytes += *part->bytes;
+    for (const Ending* part = found.ending; part != nullptr; part = part->tail()) bytes += *part->bytes;
     return endings_.of(bytes);
   }
   return &no_end_;

@@ -63,8 +63,7 @@ class SchemaCosts {
   const engine::VocabularyTrie& vocabulary_;
   LeastEndings endings_;
   std::vector<std::pair<State, LeastEndings::Keys>> stack_;
-  const std::string no_bytes_;
-  const engine::Ending no_end_{&no_bytes_, nullptr, {engine::kUnknownCost}};
+  const engine::Ending no_end_{engine::Ending::Kind::kJump, nullptr, {nullptr}, {engine::kUnknownCost}};
   std::unordered_map<std::string, std::shared_ptr<const engine::TokenCosts>> tables_;
   size_t bytes_ = 0;
 };

@@ -137,8 +137,8 @@ class SchemaMatcher final : public engine::Matcher {
     return retry_if_full([&] { return cache_->cost_to_end(config(state)); });
   }
 
-  std::shared_ptr<const engine::TokenCosts> token_costs(uint32_t state, uint32_t max) const override {
-    return retry_if_full([&] { return cache_->token_costs(config(state), max); });
+  engine::CostTable token_costs(uint32_t state, uint32_t max) const override {
+    return {retry_if_full([&] { return cache_->token_costs(config(state), max); })};
   }
 
   std::string forced_bytes() const override {

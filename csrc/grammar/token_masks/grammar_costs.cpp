@@ -1,0 +1,212 @@
+#include "grammar/token_masks/grammar_costs.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace structout::context_free {
+
+using engine::CostTable;
+using engine::kUnknownCost;
+using engine::TokenCosts;
+
+namespace {
+
+bool allows(const uint32_t* row, uint32_t token) { return (row[token >> 5] >> (token & 31) & 1) != 0; }
+
+template <typename Visit>
+void visit_parses(const Configuration& config, Visit visit) {
+  if (config.others == nullptr) return;
+  for (const EmbeddedParse& parse : config.others->parses) visit(parse);
+}
+
+}  // namespace
+
+StackEndings& GrammarCosts::endings() {
+  auto cost_of_language = [this](uint32_t language) {
+    engine::EmbeddedCache& cache = reader_.embedded().locked(reader_.embedded().current(language));
+    return cache.cost_to_end(*cache.start());
+  };
+  if (endings_ == nullptr) {
+    endings_ = std::make_unique<StackEndings>(reader_.network(), reader_.stacks(), *vocabulary_, cost_of_language);
+  }
+  return *endings_;
+}
+
+uint32_t GrammarCosts::cost(const Configuration& config, engine::Budget& budget) {
+  uint32_t least = kUnknownCost;
+  Reader::visit_lexer_configs(config, [&](const auto& each) { least = std::min(least, cost_of(each, budget)); });
+  visit_parses(config, [&](const auto& parse) { least = std::min(least, cost_of(parse, budget)); });
+  return least;
+}
+
+uint32_t GrammarCosts::cost_of(const LexerConfiguration& config, engine::Budget& budget) {
+  if (!reader_.network().has_lexer()) return num_tokens(endings().of(config.node));
+  return reader_.may_end(Configuration{config}, budget) ? 0 : searched_cost(config, budget);
+}
+
+uint32_t GrammarCosts::cost_of(const EmbeddedParse& parse, engine::Budget& budget) {
+  uint32_t inside = reader_.embedded().locked(parse.cache).cost_to_end(*parse.config);
+  return cost_sum(inside, cost_after(parse, budget));
+}
+
+uint32_t GrammarCosts::searched_cost(const LexerConfiguration& config, engine::Budget& budget) {
+  auto known = [this](const LexerConfiguration& each) { return searched_.find(each.node, each.lexer_state); };
+  if (known(config) != PairTable::kMissing) return known(config) - 1;
+  auto has_cost = [&](const LexerConfiguration& each) {
+    return known(each) != PairTable::kMissing && known(each) != 0;
+  };
+  std::vector<EndSearch::Part> path = end_search_.path(reader_, Configuration{config}, has_cost, budget);
+  if (path.empty()) {
+    searched_.add(config.node, config.lexer_state, 0);
+    return kUnknownCost;
+  }
+  const LexerConfiguration& last = path.back().config;
+  uint32_t rest = has_cost(last) ? known(last) - 1 : 0;
+  std::string bytes;
+  for (const EndSearch::Part& part : path) bytes += part.bytes;
+  engine::Endings endings(*vocabulary_);
+  const engine::Ending* ending = endings.add(bytes, rest == 0 ? nullptr : endings.jump(rest, nullptr));
+  size_t length = 0;
+  for (const EndSearch::Part& part : path) {
+    length += part.bytes.size();
+    if (length == bytes.size() || known(part.config) != PairTable::kMissing) continue;
+    searched_.add(part.config.node, part.config.lexer_state, ending->counts[length] + 1);
+  }
+  return num_tokens(ending);
+}
+
+uint32_t GrammarCosts::rough_bound(const Configuration& config, engine::Budget& budget) {
+  uint32_t most = 0;
+  auto add = [&](uint32_t cost) { most = std::max(most, cost); };
+  // Embedded texts begin here, or inside of a token, with the cost of a whole one at least.
+  Reader::visit_lexer_configs(config, [&](const LexerConfiguration& each) {
+    add(endings().most(each.node));
+    for (const EmbeddedStart& start : reader_.stacks().embedded_starts(each.node, budget)) {
+      GssNode below = start.below;
+      engine::EmbeddedCache& cache = reader_.embedded().locked(reader_.embedded().current(start.language));
+      uint32_t inside = cache.most_cost(*cache.start());
+      add(cost_sum(inside, endings().most(reader_.after_embedded(below, budget).node)));
+    }
+  });
+  visit_parses(config, [&](const EmbeddedParse& parse) {
+    uint32_t inside = reader_.embedded().locked(parse.cache).most_cost(*parse.config);
+    add(cost_sum(inside, endings().most(reader_.after_embedded(parse.below, budget).node)));
+  });
+  return cost_sum(most, endings().growth());
+}
+
+std::shared_ptr<const TokenCosts> GrammarCosts::table(uint32_t own) {
+  std::unordered_map<uint32_t, uint32_t> numbers;  // of tokens, by cost
+  auto visit_allowed = [this](auto visit) {
+    for (uint32_t token = 0; token < after_.size(); ++token) {
+      if (allows(row_.data(), token)) visit(token, after_[token]);
+    }
+  };
+  visit_allowed([&](uint32_t, uint32_t cost) { ++numbers[cost]; });
+  auto has_less = [](const auto& a, const auto& b) { return a.second < b.second; };
+  auto usual = std::max_element(numbers.begin(), numbers.end(), has_less);
+  std::vector<std::pair<uint32_t, uint32_t>> others;
+  visit_allowed([&](uint32_t token, uint32_t cost) {
+    if (cost != usual->first) others.emplace_back(cost, token);
+  });
+  uint32_t usual_cost = usual == numbers.end() ? kUnknownCost : usual->first;
+  auto costs = std::make_shared<const TokenCosts>(own, usual_cost, std::move(others));
+  bytes_ += costs->memory_bytes() + kBytesPerTable;
+  return costs;
+}
+
+// The tokens below a node of the trie that a row allows: `config` is the configuration
+// after the bytes of the node.
+void GrammarCosts::note_below(uint32_t trie_node, const LexerConfiguration& config, const uint32_t* row,
+                              engine::Budget& budget) {
+  std::vector<Configuration> configs(vocabulary_->max_depth() + 1);  // before each byte
+  bool is_root = trie_node == engine::VocabularyTrie::kRoot;
+  configs[is_root ? 0 : vocabulary_->nodes()[trie_node].depth + 1] = Configuration{config};
+  vocabulary_->visit_below(trie_node, [&](uint32_t node, uint8_t byte, uint32_t depth) {
+    budget.spend(1);
+    Configuration& next = configs[depth + 1] = reader_.after(configs[depth], byte, budget);
+    if (next.is_dead()) return false;
+    uint32_t cost_here = kUnknownCost;
+    for (uint32_t i = vocabulary_->first_token(node); i < vocabulary_->nodes()[node].tokens_end; ++i) {
+      uint32_t token = vocabulary_->tokens()[i];
+      if (row != nullptr && !allows(row, token)) continue;
+      if (cost_here == kUnknownCost) cost_here = cost(next, budget);
+      note(token, cost_here);
+    }
+    return true;
+  });
+}
+
+std::shared_ptr<const TokenCosts> GrammarCosts::alone(const LexerConfiguration& config, engine::Budget& budget) {
+  uint32_t known = table_numbers_.find(config.node, config.lexer_state);
+  if (known != PairTable::kMissing) return tables_[known];
+  row_.resize(vocabulary_->row_words());
+  fill_(config, row_.data());
+  after_.assign(vocabulary_->size(), kUnknownCost);
+  note_below(engine::VocabularyTrie::kRoot, config, row_.data(), budget);
+  if (reader_.network().has_tokens()) {
+    for (uint32_t token = 0; token < vocabulary_->size(); ++token) {
+      if (!allows(row_.data(), token)) continue;
+      Configuration next = reader_.after_token(Configuration{config}, token, budget);
+      if (!next.is_dead()) note(token, cost(next, budget));
+    }
+  }
+  std::shared_ptr<const TokenCosts> table = this->table(cost_of(config, budget));
+  if (bytes_ > kMaxBytes) return table;
+  table_numbers_.add(config.node, config.lexer_state, uint32_t(tables_.size()));
+  tables_.push_back(table);
+  return table;
+}
+
+CostTable GrammarCosts::token_costs(const Configuration& config, engine::Budget& budget) {
+  if (config.others == nullptr) return {alone(config, budget)};
+  KnownMask mask = embedded_masks_.find(config, budget);
+  std::vector<CostTable> of_parses;
+  visit_parses(config, [&](const EmbeddedParse& parse) {
+    CostTable inside = reader_.embedded().locked(parse.cache).token_costs(*parse.config);
+    of_parses.push_back({inside.costs, cost_sum(inside.more, cost_after(parse, budget))});
+  });
+  if (mask.is_of_language) return of_parses[0];
+  std::string key = lexer_key(config);
+  append_to_key(key, mask.mask);
+  for (const CostTable& each : of_parses) {
+    append_to_key(key, each.costs.get());
+    append_to_key(key, each.more);
+  }
+  auto known = mask.mask == nullptr ? combined_.end() : combined_.find(key);
+  if (known != combined_.end()) return {known->second.costs};
+  // alone() uses after_, too
+  std::vector<std::shared_ptr<const TokenCosts>> of_lexer_configs;
+  Reader::visit_lexer_configs(config, [&](const auto& each) { of_lexer_configs.push_back(alone(each, budget)); });
+  uint32_t own = cost(config, budget);
+  std::vector<uint32_t> inside(vocabulary_->size());
+  row_.resize(vocabulary_->row_words());
+  after_.assign(vocabulary_->size(), kUnknownCost);
+  auto add = [&](const TokenCosts& costs, uint32_t more) {
+    costs.write_to(inside);
+    for (uint32_t token = 0; token < inside.size(); ++token) {
+      if (allows(row_.data(), token)) note(token, cost_sum(inside[token], more));
+    }
+  };
+  auto costs = of_lexer_configs.begin();
+  Reader::visit_lexer_configs(config, [&](const LexerConfiguration& each) {
+    fill_(each, row_.data());
+    add(**costs++, 0);
+  });
+  auto table = of_parses.begin();
+  visit_parses(config, [&](const EmbeddedParse& parse) {
+    reader_.embedded().locked(parse.cache).fill(*parse.config, row_.data());
+    add(*table->costs, table->more);
+    ++table;
+  });
+  embedded_masks_.visit_continuations(config, budget, [&](const EmbeddedParse& parse, uint32_t node) {
+    note_below(node, reader_.after_embedded(parse.below, budget), nullptr, budget);
+  });
+  embedded_masks_.fill(config, row_.data(), budget);
+  Combined result{this->table(own), std::move(of_parses)};
+  std::shared_ptr<const TokenCosts> found = result.costs;
+  if (mask.mask != nullptr && bytes_ <= kMaxBytes) combined_.emplace(std::move(key), std::move(result));
+  return {std::move(found)};
+}
+
+}  // namespace structout::context_free

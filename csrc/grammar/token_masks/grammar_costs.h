@@ -1,0 +1,88 @@
+// GrammarCosts: the tokens that texts of a grammar still need.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "grammar/completability/liveness.h"
+#include "grammar/gss/reader.h"
+#include "grammar/token_masks/embedded_masks.h"
+#include "grammar/token_masks/stack_endings.h"
+#include "token_masks/token_costs.h"
+
+namespace structout::context_free {
+
+// Costs as TokenCosts defines them. Without a lexer they are those of StackEndings. With one,
+// EndSearch finds a path to the end or to a configuration whose cost is known, and all
+// configurations on it get their costs from it. An embedded text adds its own cost to that of
+// the configuration behind it, and of the alternatives of an ambiguous configuration the least
+// cost counts.
+class GrammarCosts {
+ public:
+  // `fill(config, row)`: fills the mask of a configuration without embedded texts.
+  using Fill = std::function<void(const LexerConfiguration& config, uint32_t* row)>;
+
+  GrammarCosts(Reader& reader, EndSearch& end_search, EmbeddedMasks& embedded_masks,
+               std::shared_ptr<const engine::VocabularyTrie> vocabulary, Fill fill)
+      : reader_(reader),
+        end_search_(end_search),
+        embedded_masks_(embedded_masks),
+        vocabulary_(std::move(vocabulary)),
+        fill_(std::move(fill)) {}
+
+  // kUnknownCost if no end is found soon.
+  uint32_t cost(const Configuration& config, engine::Budget& budget);
+
+  // A bound on the cost after any token, without a look at the tokens.
+  uint32_t rough_bound(const Configuration& config, engine::Budget& budget);
+
+  engine::CostTable token_costs(const Configuration& config, engine::Budget& budget);
+
+  size_t memory_bytes() const {
+    return (endings_ == nullptr ? 0 : endings_->memory_bytes()) + searched_.memory_bytes() + bytes_;
+  }
+
+ private:
+  static constexpr size_t kMaxBytes = 16 << 20;  // beyond, tables are not kept
+  static constexpr size_t kBytesPerTable = 96;   // of the hash table, roughly
+
+  // The costs of an ambiguous configuration, and the tables of the embedded texts from which
+  // they were made.
+  struct Combined {
+    std::shared_ptr<const engine::TokenCosts> costs;
+    std::vector<engine::CostTable> of_parses;
+  };
+
+  StackEndings& endings();
+  uint32_t cost_of(const LexerConfiguration& config, engine::Budget& budget);
+  uint32_t cost_of(const EmbeddedParse& parse, engine::Budget& budget);
+  uint32_t searched_cost(const LexerConfiguration& config, engine::Budget& budget);
+  uint32_t cost_after(const EmbeddedParse& parse, engine::Budget& budget) {
+    return cost_of(reader_.after_embedded(parse.below, budget), budget);
+  }
+  // Of a configuration without embedded texts that have begun.
+  std::shared_ptr<const engine::TokenCosts> alone(const LexerConfiguration& config, engine::Budget& budget);
+  // The table of a configuration with this cost, from `after_` and its mask in `row_`.
+  std::shared_ptr<const engine::TokenCosts> table(uint32_t own);
+  void note(uint32_t token, uint32_t cost) { after_[token] = std::min(after_[token], cost); }
+  void note_below(uint32_t trie_node, const LexerConfiguration& config, const uint32_t* row, engine::Budget& budget);
+
+  Reader& reader_;
+  EndSearch& end_search_;
+  EmbeddedMasks& embedded_masks_;
+  const std::shared_ptr<const engine::VocabularyTrie> vocabulary_;
+  const Fill fill_;
+  std::unique_ptr<StackEndings> endings_;  // null until it is needed
+  PairTable searched_;                     // costs with a lexer, by node and state of the lexer
+  PairTable table_numbers_;                // of configurations alone, by node and state of the lexer
+  std::vector<std::shared_ptr<const engine::TokenCosts>> tables_;
+  std::unordered_map<std::string, Combined> combined_;
+  std::vector<uint32_t> after_, row_;  // of the table that is made: costs by token, and a mask
+  size_t bytes_ = 0;
+};
+
+}  // namespace structout::context_free
