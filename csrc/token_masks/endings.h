@@ -30,7 +30,7 @@ struct Ending {
   Kind kind;
   const std::string* bytes;          // of kBytes, not empty; else null
   std::vector<const Ending*> tails;  // one, or those of a choice; null: the text is over
-  std::vector<uint32_t> counts;      // from each byte on, or from the begin: the tokens to the end of the text, at least
+  std::vector<uint32_t> counts;  // from each byte on, or from the begin: the tokens to the end of the text, at least
 
   const Ending* tail() const { return tails[0]; }
 };
@@ -46,7 +46,8 @@ class Endings {
   const Ending* add(const std::string& bytes, const Ending* tail) {
     if (bytes.empty()) return tail;
     const std::string* stored = &*texts_.insert(bytes).first;
-    Ending& ending = stored_as({Ending::Kind::kBytes, uintptr_t(stored), {tail}}, {Ending::Kind::kBytes, stored, {tail}, {}});
+    Ending& ending =
+        stored_as({Ending::Kind::kBytes, uintptr_t(stored), {tail}}, {Ending::Kind::kBytes, stored, {tail}, {}});
     if (!ending.counts.empty()) return &ending;
     ending.counts.assign(bytes.size(), kUnknownCost);
     for (size_t begin = bytes.size(); begin-- > 0;) {
@@ -79,12 +80,12 @@ class Endings {
     return &ending;
   }
 
-  // The node of the vocabulary for the first token of a spelling with the fewest tokens. The
-  // ending begins with bytes.
-  uint32_t first_token_node(const Ending& ending) const {
+  // The node of the vocabulary for the first token of a spelling with the fewest tokens, from
+  // one of the ending's own bytes on. kNone if there is none.
+  uint32_t first_token_node(const Ending& ending, size_t byte = 0) const {
     uint32_t found = VocabularyTrie::kNone;
-    visit_tokens(ending, 0, [&](uint32_t node, uint32_t after) {
-      if (after != kUnknownCost && after + 1 == ending.counts[0]) found = node;
+    visit_tokens(ending, byte, [&](uint32_t node, uint32_t after) {
+      if (after != kUnknownCost && after + 1 == ending.counts[byte]) found = node;
     });
     return found;
   }

@@ -17,7 +17,8 @@ std::vector<uint32_t> least_to_rule_end(const Network& network, const SymbolCost
   for (uint32_t symbol = 0; symbol < num_symbols; ++symbol) costs.push_back(cost(symbol));
   for (uint32_t state = 0; state < network.num_states(); ++state) {
     auto add = [&](uint32_t target, uint32_t of_symbol) {
-      if (!after[state].empty() && after[state].back().target == target && after[state].back().cost == of_symbol) return;
+      if (!after[state].empty() && after[state].back().target == target && after[state].back().cost == of_symbol)
+        return;
       before[target].push_back(state);
       after[state].push_back({target, of_symbol});
     };

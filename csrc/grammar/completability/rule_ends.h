@@ -18,8 +18,6 @@ using SymbolCost = std::function<uint32_t(uint32_t symbol)>;
 std::vector<uint32_t> least_to_rule_end(const Network& network, const SymbolCost& cost);
 
 // The sum of costs, where kNone is infinite.
-inline uint32_t cost_sum(uint32_t a, uint32_t b) {
-  return a == kNone || b == kNone || a >= kNone - b ? kNone : a + b;
-}
+inline uint32_t cost_sum(uint32_t a, uint32_t b) { return a == kNone || b == kNone || a >= kNone - b ? kNone : a + b; }
 
 }  // namespace structout::context_free

@@ -266,7 +266,9 @@ void GrammarCache::take_over_ends(GrammarCache& from, const std::vector<TextConf
   if (!parts_->network->has_lexer()) return;
   auto copy = [&](GssNode node) { return reader_.stacks().copied(node, from.reader_.stacks(), copies); };
   auto take_over = [&](const LexerConfiguration& config) {
-    if (config.node != Stacks::kDead) end_search_.take_over(from.end_search_, config, copy);
+    if (config.node == Stacks::kDead) return;
+    end_search_.take_over(from.end_search_, config, copy);
+    costs_.take_over(from.costs_, config, copy);
   };
   for (const TextConfiguration& each : configs) {
     take_over(from.states_[each.state].config);

@@ -50,49 +50,70 @@ uint32_t GrammarCosts::cost_of(const EmbeddedParse& parse, engine::Budget& budge
 }
 
 uint32_t GrammarCosts::searched_cost(const LexerConfiguration& config, engine::Budget& budget) {
-  auto known = [this](const LexerConfiguration& each) { return searched_.find(each.node, each.lexer_state); };
-  if (known(config) != PairTable::kMissing) return known(config) - 1;
-  auto has_cost = [&](const LexerConfiguration& each) {
-    return known(each) != PairTable::kMissing && known(each) != 0;
+  if (const Searched* known = this->known(config)) return known->cost;
+  auto has_cost = [this](const LexerConfiguration& each) {
+    const Searched* known = this->known(each);
+    return known != nullptr && known->cost != kUnknownCost;
   };
   std::vector<EndSearch::Part> path = end_search_.path(reader_, Configuration{config}, has_cost, budget);
+  std::string bytes;
+  std::vector<LexerConfiguration> at_byte(1);  // the configurations on the path; dead inside of embedded texts
+  for (const EndSearch::Part& part : path) {
+    bytes += part.bytes;
+    at_byte.resize(bytes.size() + 1);
+    at_byte.back() = part.config;
+  }
   if (path.empty()) {
-    searched_.add(config.node, config.lexer_state, 0);
+    note(config, {kUnknownCost, {}});
     return kUnknownCost;
   }
-  const LexerConfiguration& last = path.back().config;
-  uint32_t rest = has_cost(last) ? known(last) - 1 : 0;
-  std::string bytes;
-  for (const EndSearch::Part& part : path) bytes += part.bytes;
+  uint32_t rest = has_cost(path.back().config) ? known(path.back().config)->cost : 0;
   engine::Endings endings(*vocabulary_);
   const engine::Ending* ending = endings.add(bytes, rest == 0 ? nullptr : endings.jump(rest, nullptr));
-  size_t length = 0;
-  for (const EndSearch::Part& part : path) {
-    length += part.bytes.size();
-    if (length == bytes.size() || known(part.config) != PairTable::kMissing) continue;
-    searched_.add(part.config.node, part.config.lexer_state, ending->counts[length] + 1);
+  for (size_t byte = 0; byte < bytes.size(); ++byte) {
+    if (at_byte[byte].node == Stacks::kDead || known(at_byte[byte]) != nullptr) continue;
+    uint32_t token_node = endings.first_token_node(*ending, byte);
+    bool is_spelled = token_node != engine::VocabularyTrie::kNone;
+    size_t after = byte + (is_spelled ? vocabulary_->nodes()[token_node].depth + 1u : 0u);
+    note(at_byte[byte], {ending->counts[byte], is_spelled ? at_byte[after] : LexerConfiguration()});
   }
   return num_tokens(ending);
 }
 
+void GrammarCosts::take_over(const GrammarCosts& other, LexerConfiguration config,
+                             const std::function<GssNode(GssNode)>& copied) {
+  for (const Searched* from = other.known(config); from != nullptr; from = other.known(config)) {
+    auto copy = [&](LexerConfiguration each) {
+      each.node = each.node == Stacks::kDead ? Stacks::kDead : copied(each.node);
+      return each;
+    };
+    LexerConfiguration here = copy(config);
+    if (known(here) != nullptr) return;
+    note(here, {from->cost, copy(from->next)});
+    config = from->next;
+  }
+}
+
 uint32_t GrammarCosts::rough_bound(const Configuration& config, engine::Budget& budget) {
   uint32_t most = 0;
-  auto add = [&](uint32_t cost) { most = std::max(most, cost); };
-  // Embedded texts begin here, or inside of a token, with the cost of a whole one at least.
-  Reader::visit_lexer_configs(config, [&](const LexerConfiguration& each) {
-    add(endings().most(each.node));
-    for (const EmbeddedStart& start : reader_.stacks().embedded_starts(each.node, budget)) {
-      GssNode below = start.below;
-      engine::EmbeddedCache& cache = reader_.embedded().locked(reader_.embedded().current(start.language));
-      uint32_t inside = cache.most_cost(*cache.start());
-      add(cost_sum(inside, endings().most(reader_.after_embedded(below, budget).node)));
-    }
-  });
+  auto add = [&](uint32_t inside, const LexerConfiguration& after) {
+    most = std::max(most, cost_sum(inside, endings().most(after.node)));
+  };
+  // Inside of a token an embedded text may begin.
+  Reader::visit_lexer_configs(config, [&](const auto& each) { add(most_of_languages(), each); });
   visit_parses(config, [&](const EmbeddedParse& parse) {
     uint32_t inside = reader_.embedded().locked(parse.cache).most_cost(*parse.config);
-    add(cost_sum(inside, endings().most(reader_.after_embedded(parse.below, budget).node)));
+    add(std::max(inside, most_of_languages()), reader_.after_embedded(parse.below, budget));
   });
   return cost_sum(most, endings().growth());
+}
+
+uint32_t GrammarCosts::most_of_languages() {
+  for (; num_languages_ < reader_.network().embedded().size(); ++num_languages_) {
+    engine::EmbeddedCache& cache = reader_.embedded().locked(reader_.embedded().current(num_languages_));
+    most_of_languages_ = std::max(most_of_languages_, cache.most_cost(*cache.start()));
+  }
+  return most_of_languages_;
 }
 
 std::shared_ptr<const TokenCosts> GrammarCosts::table(uint32_t own) {
@@ -166,7 +187,7 @@ CostTable GrammarCosts::token_costs(const Configuration& config, engine::Budget&
     CostTable inside = reader_.embedded().locked(parse.cache).token_costs(*parse.config);
     of_parses.push_back({inside.costs, cost_sum(inside.more, cost_after(parse, budget))});
   });
-  if (mask.is_of_language) return of_parses[0];
+  if (mask.is_of_language && config.only_parse() != nullptr) return of_parses[0];
   std::string key = lexer_key(config);
   append_to_key(key, mask.mask);
   for (const CostTable& each : of_parses) {

@@ -42,8 +42,13 @@ class GrammarCosts {
 
   engine::CostTable token_costs(const Configuration& config, engine::Budget& budget);
 
+  // Copies the cost of a configuration from another object of the same grammar, and those along
+  // its ending, so that it still ends in time. `copied(node)` returns the copy of a node.
+  void take_over(const GrammarCosts& other, LexerConfiguration config, const std::function<GssNode(GssNode)>& copied);
+
   size_t memory_bytes() const {
-    return (endings_ == nullptr ? 0 : endings_->memory_bytes()) + searched_.memory_bytes() + bytes_;
+    return (endings_ == nullptr ? 0 : endings_->memory_bytes()) + searched_numbers_.memory_bytes() +
+           searched_.capacity() * sizeof(Searched) + bytes_;
   }
 
  private:
@@ -57,7 +62,23 @@ class GrammarCosts {
     std::vector<engine::CostTable> of_parses;
   };
 
+  // A cost that a search has found, and the configuration after the first token of its path:
+  // dead if that is inside of an embedded text, or if there is no path.
+  struct Searched {
+    uint32_t cost;
+    LexerConfiguration next;
+  };
+
   StackEndings& endings();
+  uint32_t most_of_languages();                                    // the most that their first tokens may leave
+  const Searched* known(const LexerConfiguration& config) const {  // null if it was not searched
+    uint32_t number = searched_numbers_.find(config.node, config.lexer_state);
+    return number == PairTable::kMissing ? nullptr : &searched_[number];
+  }
+  void note(const LexerConfiguration& config, const Searched& found) {
+    searched_numbers_.add(config.node, config.lexer_state, uint32_t(searched_.size()));
+    searched_.push_back(found);
+  }
   uint32_t cost_of(const LexerConfiguration& config, engine::Budget& budget);
   uint32_t cost_of(const EmbeddedParse& parse, engine::Budget& budget);
   uint32_t searched_cost(const LexerConfiguration& config, engine::Budget& budget);
@@ -76,9 +97,11 @@ class GrammarCosts {
   EmbeddedMasks& embedded_masks_;
   const std::shared_ptr<const engine::VocabularyTrie> vocabulary_;
   const Fill fill_;
-  std::unique_ptr<StackEndings> endings_;  // null until it is needed
-  PairTable searched_;                     // costs with a lexer, by node and state of the lexer
-  PairTable table_numbers_;                // of configurations alone, by node and state of the lexer
+  std::unique_ptr<StackEndings> endings_;               // null until it is needed
+  uint32_t num_languages_ = 0, most_of_languages_ = 0;  // those that were looked at
+  PairTable searched_numbers_;                          // by node and state of the lexer
+  std::vector<Searched> searched_;
+  PairTable table_numbers_;  // of configurations alone, by node and state of the lexer
   std::vector<std::shared_ptr<const engine::TokenCosts>> tables_;
   std::unordered_map<std::string, Combined> combined_;
   std::vector<uint32_t> after_, row_;  // of the table that is made: costs by token, and a mask
