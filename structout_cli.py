@@ -170,9 +170,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_constraints(constraint)
     _add_tools(explain, constraint)
     _add_schemas(explain)
-    explain.add_argument(
-        "--backend", default="auto", metavar="NAME", help="auto (default), native, xgrammar, NAME:no-fallback"
-    )
+    explain.add_argument("--backend", default="auto", metavar="NAME", help="auto (default), native or xgrammar")
     explain.add_argument("--lenient", action="store_true", help="accept what no engine enforces in full")
     explain.add_argument(
         "--tokenizer", metavar="DIR_OR_HUB_ID", help="a transformers tokenizer. Default: the demo model's"

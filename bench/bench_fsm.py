@@ -203,7 +203,7 @@ def measure_manager(tokenizer: Any, vocab_size: int) -> dict[str, Any]:
         ahead: dict[str, list[int]] = {}
         for i, pattern in zip(range(NUM_REQUESTS), itertools.cycle(texts)):
             first = rng.randrange(60)
-            params = StructuredOutputsParams(regex=pattern, backend="native:no-fallback")
+            params = StructuredOutputsParams(regex=pattern, backend="native")
             manager.add_request(f"request {i}", params, output_token_ids=tokens[pattern][:first])
             ahead[f"request {i}"] = tokens[pattern][first:]
         manager.wait_all()

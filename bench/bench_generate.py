@@ -28,9 +28,9 @@ NUM_TOKENS = 48
 ROUNDS = 5
 PATTERN = r"([A-Z][a-z]{2,12} (paid|owes) [0-9]{1,4}[.][0-9]{2} on [0-9]{4}-[0-9]{2}-[0-9]{2}; ){40}"
 PEERS: dict[str, dict[str, Any]] = {
-    "fsm": {"backend": "native:no-fallback"},
-    "fsm on the device": {"backend": "native:no-fallback", "device_fsm": True},
-    "xgrammar": {"backend": "xgrammar:no-fallback"},
+    "fsm": {"backend": "native"},
+    "fsm on the device": {"backend": "native", "device_fsm": True},
+    "xgrammar": {"backend": "xgrammar"},
 }
 
 

@@ -203,7 +203,7 @@ def time_steps(
 
         by_xgrammar = manager(CONFIG)
         peers: dict[str, Peer] = {
-            "structout": Structout(by_xgrammar, "xgrammar:no-fallback"),
+            "structout": Structout(by_xgrammar, "xgrammar"),
             AUTO: Structout(manager(CONFIG), "auto"),
             "bare fills": BareBackend(by_xgrammar.vocabulary, num_requests * (1 + num_drafts)),
         }
@@ -271,7 +271,7 @@ def comparable_texts(texts: Iterable[Text], tokenizer: Any, vocab_size: int, mos
     """
     chosen: list[Text] = []
     with StructuredOutputManager(tokenizer, vocab_size, replace(CONFIG, compile_timeout=1.0)) as manager:
-        by_xgrammar = Structout(manager, "xgrammar:no-fallback")
+        by_xgrammar = Structout(manager, "xgrammar")
         by_auto = Structout(manager, "auto", prefix="auto ")
         for text in texts:
             if len(chosen) == most:

@@ -22,7 +22,6 @@ from structout.constraints.tools.call_formats import TOOL_FORMATS, ToolFormat
 from structout.constraints.tools.definitions import ToolCall, read_tools
 from structout.errors import GrammarError, GrammarLimitError
 
-_BACKEND = re.compile(r"\w[\w.-]*(:no-fallback)?")
 _ABSOLUTE_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _DEFAULT_CONFIG = StructuredOutputsConfig()
 _MAX_REMEMBERED = 1 << 13  # characters of a constraint that is read once for many requests
@@ -55,7 +54,7 @@ class Constraint:
     Attributes:
         kind: what ``spec`` is.
         spec: JSON text for json, choice and structural_tag, else the user's own text.
-        backend: "auto" or the name of a backend. ``name:no-fallback`` allows no other.
+        backend: "auto", which is the native one, or the name of a backend.
         whitespace_pattern: regular expression of the whitespace between two JSON
             tokens. None leaves it to the manager's config.
         lenient: whether a backend may ignore what it cannot enforce.
@@ -78,6 +77,8 @@ class Constraint:
     value: Any = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.kind, StructuredOutputOptions):
+            raise GrammarError(f"the kind of a constraint must be a StructuredOutputOptions, got {self.kind!r}")
         if self.value is None and self.kind in _KINDS_OF_JSON:
             object.__setattr__(self, "value", exact_json.loads(self.spec))
 
@@ -97,14 +98,6 @@ class Constraint:
         rewritten = replace(self, spec=exact_json.dumps(value, ensure_ascii=False), value=value)
         rewritten.__dict__.update(parsed)
         return rewritten
-
-    @property
-    def backend_name(self) -> str:
-        return self.backend.split(":")[0]
-
-    @property
-    def allows_fallback(self) -> bool:
-        return not self.backend.endswith(":no-fallback")
 
 
 @dataclass(frozen=True)
@@ -129,9 +122,8 @@ class StructuredOutputsParams:
             ``json`` may.
         whitespace_pattern: regular expression of the whitespace allowed between two
             JSON tokens. Applies to json only.
-        backend: "auto", "xgrammar", "native" or a registered backend. A name is a
-            preference: another backend serves what the named one cannot enforce.
-            ``name:no-fallback`` disables that.
+        backend: "auto", "native", "xgrammar" or a registered backend. "auto" is the
+            native one. A backend refuses what it cannot enforce; no other takes over.
         lenient: accept a constraint that no backend enforces in full, and enforce as
             much of it as one backend can. ``StructuredOutputManager.weakened`` lists
             what is not enforced. By default such a constraint is refused.
@@ -190,8 +182,8 @@ class StructuredOutputsParams:
     def constraint(self, config: StructuredOutputsConfig | None = None) -> Constraint:
         """Check the params as ``validate`` does, and return the one constraint they
         hold."""
-        if not isinstance(self.backend, str) or not _BACKEND.fullmatch(self.backend):
-            raise GrammarError(f"backend must be a name or name:no-fallback, got {self.backend!r}")
+        if not isinstance(self.backend, str) or not self.backend.isidentifier():
+            raise GrammarError(f"backend must be the name of a backend, such as native, got {self.backend!r}")
         given = [name for name in _CONSTRAINTS if self._is_given(name)]
         if len(given) != 1:
             raise GrammarError(f"expected exactly one constraint, got {', '.join(given) or 'none'}")

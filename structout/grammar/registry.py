@@ -2,7 +2,6 @@
 which a request may name."""
 
 import hashlib
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -13,7 +12,7 @@ from typing import Any, Generic, TypeVar, cast
 from structout._version import __version__
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import Constraint, StructuredOutputOptions, StructuredOutputsParams
-from structout.errors import CompileCrashError, GrammarError, GrammarErrorKind, GrammarTimeoutError
+from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.compiled_files import CompiledFiles
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend
@@ -22,9 +21,8 @@ from structout.grammar.vocabulary import BYTES, Vocabulary
 
 BackendFactory = Callable[[Vocabulary, StructuredOutputsConfig, "CanonicalTokenizer | None"], StructuredOutputBackend]
 
-_log = logging.getLogger("structout.grammar")
 _AUTO = "auto"
-_OWN = "native"
+NATIVE = "native"  # the name of structout's own backend
 _MAX_SERIALIZED = 16 << 20  # bytes; compiling again is faster than reading more
 
 
@@ -39,7 +37,7 @@ def _make_xgrammar(
     return XgrammarBackend.from_config(vocabulary, config, canonical_tokenizer)
 
 
-_factories: dict[str, BackendFactory] = {_OWN: NativeBackend.from_config, "xgrammar": _make_xgrammar}
+_factories: dict[str, BackendFactory] = {NATIVE: NativeBackend.from_config, "xgrammar": _make_xgrammar}
 
 
 def register_backend(name: str, make: BackendFactory) -> None:
@@ -55,9 +53,9 @@ def register_backend(name: str, make: BackendFactory) -> None:
     Raises:
         ValueError: the name is ``auto``, ``native`` or not an identifier.
     """
-    if name in (_AUTO, _OWN) or not name.isidentifier():
+    if name in (_AUTO, NATIVE) or not name.isidentifier():
         raise ValueError(
-            f"a backend needs a name that is an identifier, and neither {_AUTO!r} nor {_OWN!r}, got {name!r}"
+            f"a backend needs a name that is an identifier, and neither {_AUTO!r} nor {NATIVE!r}, got {name!r}"
         )
     _factories[name] = make
 
@@ -89,7 +87,7 @@ class BackendSet:
 
     def prepare(self) -> None:
         """Make the backend that serves requests which name none."""
-        self._backends[_OWN].get()
+        self._backends[NATIVE].get()
 
     def canonical_tokenizer(self) -> CanonicalTokenizer | None:
         """The tokenizer that all backends share, or None."""
@@ -102,35 +100,30 @@ class BackendSet:
         return self._backends[name].get()
 
     def compile(self, constraint: Constraint, stop_token_ids: Sequence[int] | None = None) -> CompiledConstraint:
-        """Compile a constraint with the backend that it names, or with structout's own,
-        which also serves what the named one refuses unless that is forbidden.
+        """Compile a constraint with the backend that it names.
 
         Args:
             constraint: see :class:`structout.constraints.params.Constraint`.
             stop_token_ids: tokens that end the text. Default: those of the vocabulary.
 
         Raises:
-            GrammarError: the constraint is malformed or impossible, or no backend that
-                may serve it does.
+            GrammarError: the constraint is malformed or impossible, or the backend does
+                not enforce all of it.
         """
         if self._is_destroyed:
             raise _closed()
-        *named, last = _names(constraint)
-        for name in named:
-            self._check_name(name)
-            try:
-                return self._compile_with(name, constraint, stop_token_ids)
-            except (GrammarTimeoutError, CompileCrashError):  # says nothing about the constraint
-                raise
-            except GrammarError as error:
-                _log.info("backend %s does not serve a constraint, %s does: %s", name, last, error)
-        return self._compile_with(last, constraint, stop_token_ids)
+        name = _name(constraint)
+        compiled = self._loaded_or_compiled(name, constraint, stop_token_ids)
+        # Nobody knows which formats another engine enforces.
+        unread_formats = compiled.annotations if name == NATIVE else tuple(_formats(constraint))
+        self._check_formats(name, constraint, unread_formats)
+        return replace(compiled, backend_name=name)
 
     def check(self, constraint: Constraint) -> tuple[str, ...]:
         """Find out what ``compile`` would refuse, without the vocabulary and within
         milliseconds.
 
-        Backends that a constraint names are not asked: they may take long.
+        Other backends than the native one are not asked: they may take long.
 
         Args:
             constraint: see :class:`structout.constraints.params.Constraint`.
@@ -141,12 +134,12 @@ class BackendSet:
         Raises:
             GrammarError: as ``compile``.
         """
-        first = _names(constraint)[0]
-        self._check_name(first)
-        if first != _OWN:
+        name = _name(constraint)
+        self._check_name(name)
+        if name != NATIVE:
             return ()
-        weakened, annotations = cast(NativeBackend, self.backend(_OWN)).check(constraint)
-        self._check_formats(_OWN, constraint, annotations)
+        weakened, annotations = cast(NativeBackend, self.backend(NATIVE)).check(constraint)
+        self._check_formats(NATIVE, constraint, annotations)
         return weakened
 
     def destroy(self) -> None:
@@ -164,15 +157,6 @@ class BackendSet:
 
     def _make(self, make: BackendFactory) -> StructuredOutputBackend:
         return make(self._vocabulary, self._config, self.canonical_tokenizer())
-
-    def _compile_with(
-        self, name: str, constraint: Constraint, stop_token_ids: Sequence[int] | None
-    ) -> CompiledConstraint:
-        compiled = self._loaded_or_compiled(name, constraint, stop_token_ids)
-        # Nobody knows which formats another engine enforces.
-        unread_formats = compiled.annotations if name == _OWN else tuple(_formats(constraint))
-        self._check_formats(name, constraint, unread_formats)
-        return replace(compiled, backend_name=name)
 
     def _loaded_or_compiled(
         self, name: str, constraint: Constraint, stop_token_ids: Sequence[int] | None
@@ -242,13 +226,8 @@ def _byte_backends(config: StructuredOutputsConfig) -> BackendSet:
     return BackendSet(BYTES, config)
 
 
-def _names(constraint: Constraint) -> list[str]:
-    """The backends that may serve a constraint, in the order in which they are
-    tried."""
-    requested = constraint.backend_name
-    if requested in (_AUTO, _OWN):
-        return [_OWN]
-    return [requested, _OWN] if constraint.allows_fallback else [requested]
+def _name(constraint: Constraint) -> str:
+    return NATIVE if constraint.backend == _AUTO else constraint.backend
 
 
 def _formats(constraint: Constraint) -> Iterator[str]:

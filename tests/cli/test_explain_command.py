@@ -134,7 +134,7 @@ def test_explain_with_plot_and_no_small_automaton_draws_visited_states(capsys, t
     [
         (["--regex", "(ab?){100}"], 0, "there are more than 64 states to show"),
         (["--regex", "("], 1, "the constraint is refused"),
-        (["--regex", "a", "--backend", "xgrammar:no-fallback"], 0, "another engine serves the constraint"),
+        (["--regex", "a", "--backend", "xgrammar"], 0, "another engine serves the constraint"),
     ],
 )
 def test_explain_with_plot_and_no_picture_says_why(capsys, tmp_path, arguments, status, why):

@@ -77,8 +77,8 @@ def test_constraint_has_kind_and_text(arguments, kind, text):
         ({"choice": ["a", ""]}, "every choice must be a non-empty string"),
         ({"choice": ["a", 3]}, "every choice must be a non-empty string"),
         ({"regex": "a", "whitespace_pattern": " ?"}, "whitespace_pattern applies to json only, got a regex constraint"),
-        ({"regex": "a", "backend": "xgrammar:fallback"}, "a name or name:no-fallback, got 'xgrammar:fallback'"),
-        ({"regex": "a", "backend": ""}, "a name or name:no-fallback, got ''"),
+        ({"regex": "a", "backend": "xgrammar:no-fallback"}, "the name of a backend, .*, got 'xgrammar:no-fallback'"),
+        ({"regex": "a", "backend": ""}, "the name of a backend, such as native, got ''"),
         ({"structural_tag": "{"}, "is not JSON"),
         ({"structural_tag": []}, "a structural tag must be an object, got list"),
     ],
@@ -89,13 +89,10 @@ def test_validate_with_a_bad_constraint_raises_by_message(arguments, message):
     assert isinstance(caught.value, ValueError)
 
 
-@pytest.mark.parametrize(
-    ("backend", "name", "allows_fallback"),
-    [("auto", "auto", True), ("xgrammar", "xgrammar", True), ("xgrammar:no-fallback", "xgrammar", False)],
-)
-def test_constraint_splits_backend_and_fallback(backend, name, allows_fallback):
-    constraint = StructuredOutputsParams(regex="a", backend=backend).constraint()
-    assert (constraint.backend_name, constraint.allows_fallback) == (name, allows_fallback)
+@pytest.mark.parametrize("kind", ["json", "regexp", None])
+def test_constraint_of_an_unknown_kind_raises(kind):
+    with pytest.raises(GrammarError, match=f"must be a StructuredOutputOptions, got {kind!r}"):
+        Constraint(kind, "{}")
 
 
 def test_constraint_differs_by_whitespace_pattern_and_lenient():

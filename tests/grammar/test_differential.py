@@ -91,7 +91,7 @@ def check_masks(grammar, tokens, draw):
     grammar.reset()
 
 
-@pytest.mark.parametrize("backend", ["auto", "xgrammar:no-fallback"])
+@pytest.mark.parametrize("backend", ["auto", "xgrammar"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_masks_along_instances_of_own_schemas_allow_what_is_accepted(backend_set, case, backend):
     compiled = compile_or_none(backend_set, case["schema"], backend)

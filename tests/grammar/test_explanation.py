@@ -111,7 +111,7 @@ def test_explain_with_a_recursive_grammar_has_states_and_masks_but_no_automaton(
 
 
 def test_explain_with_another_engine_has_an_example_and_no_states():
-    found = explained(ORDER, backend="xgrammar:no-fallback")
+    found = explained(ORDER, backend="xgrammar")
     assert found.backend_name == "xgrammar"
     assert found.visited is None
     assert found.memory_bytes > 0

@@ -76,7 +76,7 @@ def manager(monkeypatch):
 
 
 def add(manager, name):
-    manager.add_request(name, StructuredOutputsParams(grammar='root ::= "x"', backend="counted:no-fallback"))
+    manager.add_request(name, StructuredOutputsParams(grammar='root ::= "x"', backend="counted"))
     manager.wait_ready(name, 60)
     return manager._requests[name].grammar
 

@@ -275,7 +275,7 @@ def test_compute_ff_tokens_without_a_tokenizer_raises():
 SLOW_IN_XGRAMMAR = ('"maxLength"', '"pattern"', '"maxItems"')
 
 
-@pytest.mark.parametrize("engine", ["auto", "xgrammar:no-fallback"])
+@pytest.mark.parametrize("engine", ["auto", "xgrammar"])
 @pytest.mark.parametrize("any_whitespace", [False, True])
 def test_ff_tokens_of_maskbench_are_canonical(request, any_whitespace, engine):
     path = request.config.getoption("--maskbench", default=None)

@@ -79,4 +79,4 @@ def test_judge_of_patterns_agrees_with_python(num_cases):
 
 @pytest.mark.planted
 def test_check_of_schemas_finds_what_xgrammar_accepts_wrongly(backends):
-    assert over_seeds(check_schemas, backends, "xgrammar:no-fallback", 20, num_schemas=60, num_texts=20).wrong
+    assert over_seeds(check_schemas, backends, "xgrammar", 20, num_schemas=60, num_texts=20).wrong

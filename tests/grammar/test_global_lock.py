@@ -76,7 +76,7 @@ def test_lock_is_counted_where_it_is_given_away(switches):
 @pytest.mark.parametrize("call", ["accept_tokens", "accept_batch", "validate_tokens", "drafts", "forced"])
 def test_calls_that_take_long_give_the_lock_away(switches, call):
     with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(any_whitespace=False)) as manager:
-        manager.add_request("r", StructuredOutputsParams(json=EXPENSIVE, key_order="any", backend="native:no-fallback"))
+        manager.add_request("r", StructuredOutputsParams(json=EXPENSIVE, key_order="any", backend="native"))
         manager.wait_ready("r", 60)
         tokens = TOKENIZER('{"a": {"k', add_special_tokens=False)["input_ids"]
         before = switches[0]

@@ -94,9 +94,7 @@ def test_operation_of_automata_that_is_interrupted_changes_neither(interrupted):
 def manager():
     with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(any_whitespace=False)) as manager:
         for name in ("interrupted", "other"):
-            manager.add_request(
-                name, StructuredOutputsParams(json=EXPENSIVE, key_order="any", backend="native:no-fallback")
-            )
+            manager.add_request(name, StructuredOutputsParams(json=EXPENSIVE, key_order="any", backend="native"))
             manager.wait_ready(name, 60)
         yield manager
 

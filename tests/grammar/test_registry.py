@@ -76,28 +76,28 @@ def test_compile_with_auto_uses_the_own_engine(backend_set, params, member):
     assert takes(compiled, member)
 
 
-@pytest.mark.parametrize("suffix", ["", ":no-fallback"])
-def test_compile_with_a_name_uses_that_backend(backend_set, suffix):
+@pytest.mark.parametrize("backend", ["native", "xgrammar"])
+def test_compile_with_a_name_uses_that_backend(backend_set, backend):
     for params in ({"json": AB}, {"json_object": True}, {"regex": "a+"}, {"choice": ["a", "b"]}):
-        assert backend_set.compile(constraint(**params, backend=f"xgrammar{suffix}")).backend_name == "xgrammar"
+        assert backend_set.compile(constraint(**params, backend=backend)).backend_name == backend
 
 
 def test_xgrammar_takes_no_nul(backend_set):
     with pytest.raises(GrammarError, match="takes no NUL character in a schema"):
-        backend_set.compile(constraint(json={"const": "\0"}, backend="xgrammar:no-fallback"))
+        backend_set.compile(constraint(json={"const": "\0"}, backend="xgrammar"))
 
 
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"grammar": 'start: "a"', "backend": "xgrammar"}, "xgrammar refuses it: "),
-        ({"json": AB, "whitespace_pattern": " ", "backend": "xgrammar"}, "takes no whitespace_pattern"),
+        ({"grammar": 'start: "a"'}, "xgrammar refuses it: "),
+        ({"json": AB, "whitespace_pattern": " "}, "takes no whitespace_pattern"),
     ],
 )
-def test_compile_with_a_name_that_refuses_falls_back_unless_it_is_forbidden(backend_set, params, message):
+def test_compile_of_what_the_named_backend_refuses_raises_its_reason(backend_set, params, message):
     assert backend_set.compile(constraint(**params)).backend_name == "native"
     with pytest.raises(GrammarError, match=message):
-        backend_set.compile(constraint(**{**params, "backend": params["backend"] + ":no-fallback"}))
+        backend_set.compile(constraint(**params, backend="xgrammar"))
 
 
 @pytest.mark.parametrize(
@@ -236,9 +236,8 @@ def test_strict_formats_refuse_what_the_engine_takes_as_an_annotation():
 def test_strict_formats_are_not_expected_of_another_engine():
     strict = BackendSet(VOCABULARY, StructuredOutputsConfig(formats="strict"))
     dated = {"type": "string", "format": "date"}
-    assert strict.compile(constraint(json=dated, backend="xgrammar")).backend_name == "native"
     with pytest.raises(GrammarError, match='formats="strict"'):
-        strict.compile(constraint(json=dated, backend="xgrammar:no-fallback"))
+        strict.compile(constraint(json=dated, backend="xgrammar"))
 
 
 def test_config_with_an_unknown_rule_for_formats_is_refused():
@@ -311,13 +310,12 @@ def test_registered_backend_serves_requests_that_name_it():
     assert own.compile(constraint(json=AB)).backend_name == "native"
     assert not made
     assert own.compile(constraint(json=AB, backend="other")).backend_name == "other"
-    assert own.compile(constraint(json=AB, backend="other:no-fallback")).backend_name == "other"
     assert len(made) == 1
     with pytest.raises(GrammarError, match="takes no whitespace_pattern"):
-        own.compile(constraint(json=AB, whitespace_pattern=" ", backend="other:no-fallback"))
+        own.compile(constraint(json=AB, whitespace_pattern=" ", backend="other"))
 
 
-@pytest.mark.parametrize("name", ["auto", "native", "", "a b", "x:no-fallback"])
+@pytest.mark.parametrize("name", ["auto", "native", "", "a b", "x:y"])
 def test_register_backend_with_a_bad_name_raises(name):
     with pytest.raises(ValueError, match="a backend needs a name"):
         register_backend(name, counting_factory([]))
@@ -327,8 +325,7 @@ def test_optional_backend_without_its_package_is_refused_with_the_way_to_get_it(
     monkeypatch.setitem(__import__("sys").modules, "structout.grammar.optional.xgrammar", None)
     own = BackendSet(VOCABULARY, StructuredOutputsConfig())
     with pytest.raises(GrammarError, match=r"pip install 'structout\[xgrammar\]'"):
-        own.compile(constraint(json=AB, backend="xgrammar:no-fallback"))
-    assert own.compile(constraint(json=AB, backend="xgrammar")).backend_name == "native"
+        own.compile(constraint(json=AB, backend="xgrammar"))
 
 
 @pytest.mark.usefixtures("other_backends")

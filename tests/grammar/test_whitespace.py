@@ -30,7 +30,7 @@ def backend_sets():
 
 
 def compile_with(backend_set, name, params):
-    return backend_set.compile(StructuredOutputsParams(**params, backend=f"{name}:no-fallback").constraint()).grammar
+    return backend_set.compile(StructuredOutputsParams(**params, backend=name).constraint()).grammar
 
 
 def takes(grammar, text):

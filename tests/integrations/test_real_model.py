@@ -68,7 +68,7 @@ def test_generate_with_jump_forward_reads_people_right(demo, alone, mode):
 
 
 def test_generate_with_xgrammar_reads_people_right(demo):
-    params = StructuredOutputsParams(json=Person, backend="xgrammar:no-fallback")
+    params = StructuredOutputsParams(json=Person, backend="xgrammar")
     assert generate(*demo, PROMPTS, params=params).parsed == list(PEOPLE.values())
 
 

@@ -35,7 +35,7 @@ def manager():
 
 
 def add(manager, request_id, schema):
-    manager.add_request(request_id, StructuredOutputsParams(json=schema, backend="native:no-fallback"))
+    manager.add_request(request_id, StructuredOutputsParams(json=schema, backend="native"))
     manager.wait_ready(request_id, 60)
     manager.poll_changed()
     assert manager.accept_tokens(request_id, token_ids('{"a": {'))

@@ -278,7 +278,7 @@ def test_dead_end_closes_its_row_and_reports_an_error():
         add(manager, "r", regex="(ab|acd)")
         add(manager, "ok", regex="a+")
         manager.accept_tokens("r", [1])
-        add(manager, "stuck", regex="a(c)", backend="xgrammar:no-fallback")  # the own engine refuses it
+        add(manager, "stuck", regex="a(c)", backend="xgrammar")  # the own engine refuses it
         assert manager.accept_tokens("stuck", [1])
         batch = manager.grammar_bitmask(["ok", "stuck", "r"])
         assert set(batch.errors) == {"stuck"}

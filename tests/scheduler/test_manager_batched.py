@@ -28,7 +28,7 @@ def manager():
 
 
 def add(manager, name, **params):
-    manager.add_request(name, StructuredOutputsParams(**params, backend="native:no-fallback"))
+    manager.add_request(name, StructuredOutputsParams(**params, backend="native"))
     manager.wait_ready(name, 60)
 
 

@@ -99,7 +99,7 @@ def follow_all(cases, backend):
     return num_masks, num_refused
 
 
-@pytest.mark.parametrize("backend", ["auto", "xgrammar:no-fallback"])
+@pytest.mark.parametrize("backend", ["auto", "xgrammar"])
 def test_masks_and_verdicts_equal_the_engines_over_own_schemas(backend):
     num_masks, num_refused = follow_all(CASES, backend)
     assert num_masks > 1_000
@@ -124,7 +124,7 @@ def test_masks_equal_xgrammars_own_matcher():
     matcher = xgrammar.GrammarMatcher(xgrammar.GrammarCompiler(info).compile_json_schema(schema))
     mask = xgrammar.allocate_token_bitmask(1, V)
     with StructuredOutputManager(byte_level(), V) as manager:
-        manager.add_request("r", StructuredOutputsParams(json=schema, backend="xgrammar:no-fallback"))
+        manager.add_request("r", StructuredOutputsParams(json=schema, backend="xgrammar"))
         manager.wait_ready("r", timeout=60)
         for token in [*VOCABULARY.spell('{"a": [1, 23 ,456]}'), STOP]:
             matcher.fill_next_token_bitmask(mask, 0)

@@ -24,7 +24,7 @@ A, B, C = (ids_of(letter)[0] for letter in "abc")
 def manager(request):
     with StructuredOutputManager(TOKENIZER, V) as manager:
         for name in ("r", "other"):
-            params = StructuredOutputsParams(regex="(a|b)(a|b)c", backend=f"{request.param}:no-fallback")
+            params = StructuredOutputsParams(regex="(a|b)(a|b)c", backend=request.param)
             manager.add_request(name, params)
             manager.wait_ready(name, 30)
         yield manager

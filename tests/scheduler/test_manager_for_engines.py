@@ -79,7 +79,7 @@ def test_grammar_bitmask_with_an_unknown_id_raises_before_it_fills(manager):
 
 @pytest.mark.parametrize("backend", ["native", "xgrammar"])
 def test_explain_refusal_names_the_token_and_what_would_be_allowed(manager, backend):
-    add(manager, "r", choice=["ab", "ac"], backend=f"{backend}:no-fallback")
+    add(manager, "r", choice=["ab", "ac"], backend=backend)
     a, b, c, x = (ids_of(letter)[0] for letter in "abcx")
     refusal = manager.explain_refusal("r", [a, x, b])
     assert (refusal.index, refusal.token, refusal.text) == (1, x, "x")
@@ -130,7 +130,7 @@ def test_poll_changed_gives_each_change_once_with_its_status(manager):
 def test_request_that_fails_later_is_reported_again():
     with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(slow_token_seconds=1e-9)) as manager:
         for name in ("first", "second"):
-            add(manager, name, regex="a*", backend="xgrammar:no-fallback")
+            add(manager, name, regex="a*", backend="xgrammar")
         assert manager.poll_changed() == [("first", READY), ("second", READY)]
         while manager.status("first") is READY:
             manager.accept_tokens("first", ids_of("a"))
@@ -304,7 +304,7 @@ def test_handle_collected_while_the_table_is_read_finishes_its_request(manager, 
 
 
 def test_stats_name_backends(manager):
-    add(manager, "other", regex="[ab]*", backend="xgrammar:no-fallback")
+    add(manager, "other", regex="[ab]*", backend="xgrammar")
     add(manager, "own", regex="a")
     manager.grammar_bitmask(["other", "own"], {"other": ids_of("ab")})
     stats = manager.stats()

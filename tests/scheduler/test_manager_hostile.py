@@ -61,8 +61,8 @@ def ids_of(text):
         {"json": "null"},
         {"json": b"{}"},
         {"json": {"const": "\ud800"}},
-        {"json": {"const": "\0"}, "backend": "xgrammar:no-fallback"},
-        {"json": {"pattern": "a\0"}, "backend": "xgrammar:no-fallback"},
+        {"json": {"const": "\0"}, "backend": "xgrammar"},
+        {"json": {"pattern": "a\0"}, "backend": "xgrammar"},
         {"json": type},
         {"json": {"a": object()}},
         {"regex": "\0"},
@@ -114,7 +114,7 @@ def test_native_compilation_past_its_deadline_frees_the_worker():
     slow = {"type": "object", "properties": {f"part{i}": part for i in range(4)}}
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
         manager.warm_up([])  # starting the backends must not count for the deadline
-        manager.add_request("slow", StructuredOutputsParams(json=slow, backend="xgrammar:no-fallback"))
+        manager.add_request("slow", StructuredOutputsParams(json=slow, backend="xgrammar"))
         manager.add_request("next", StructuredOutputsParams(regex="a"))
         manager.wait_ready("next", timeout=30)
         with pytest.raises(structout.GrammarTimeoutError):
@@ -127,7 +127,7 @@ def test_native_compilation_past_its_deadline_frees_the_worker():
 def test_row_that_cannot_be_filled_is_closed_and_511_others_are_right(manager, monkeypatch):
     names = [f"r{i}" for i in range(512)]
     for i, name in enumerate(names):
-        add(manager, name, choice=[f"answer {i % 7}"], backend="xgrammar:no-fallback")
+        add(manager, name, choice=[f"answer {i % 7}"], backend="xgrammar")
         assert manager.accept_tokens(name, ids_of("answer "))
     expected = manager.grammar_bitmask(names).bitmask.copy()
     broken = manager._requests["r300"].grammar
@@ -198,7 +198,7 @@ def test_64_threads_with_different_schemas_get_their_own_grammars():
         def add_one(i):
             try:
                 barrier.wait(60)
-                add(manager, f"r{i}", json=schema(i), backend="xgrammar:no-fallback")
+                add(manager, f"r{i}", json=schema(i), backend="xgrammar")
             except BaseException as error:
                 errors.append(error)
 
@@ -439,7 +439,7 @@ def test_dead_end_after_a_draft_is_not_an_error_of_the_request():
     tiny = Tokenizer(models.BPE({"<end>": 0, "a": 1, "b": 2}, []))
     tiny.decoder = decoders.ByteLevel()
     with StructuredOutputManager(PreTrainedTokenizerFast(tokenizer_object=tiny, eos_token="<end>"), 32) as manager:  # noqa: S106 - no password
-        add(manager, "r", regex="b|a(c)", backend="xgrammar:no-fallback")
+        add(manager, "r", regex="b|a(c)", backend="xgrammar")
         batch = manager.grammar_bitmask(["r"], {"r": [1]})
         assert not batch.errors
         assert batch.bitmask.any(axis=1).tolist() == [True, False]
@@ -448,7 +448,7 @@ def test_dead_end_after_a_draft_is_not_an_error_of_the_request():
 
 
 def test_accept_tokens_with_a_bool_is_rejected(manager):
-    add(manager, "r", choice=[TOKENIZER.decode([1])], backend="xgrammar:no-fallback")
+    add(manager, "r", choice=[TOKENIZER.decode([1])], backend="xgrammar")
     assert not manager.accept_tokens("r", [True])
 
 
@@ -482,7 +482,7 @@ def test_ambiguous_grammar_with_slow_tokens_fails_only_its_own_request():
     config = StructuredOutputsConfig(slow_token_seconds=0.004)
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
         add(manager, "good", regex="a*")
-        add(manager, "bad", grammar='root ::= s\ns ::= s s | s s s | "a"', backend="xgrammar:no-fallback")
+        add(manager, "bad", grammar='root ::= s\ns ::= s s | s s s | "a"', backend="xgrammar")
         a = ids_of("a")
         for _ in range(400):
             manager.accept_tokens("bad", a)
@@ -501,7 +501,7 @@ def test_grammar_with_slow_masks_fails_only_its_own_request(with_drafts):
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
         for i in range(8):
             add(manager, f"good {i}", json=True)
-        add(manager, "bad", grammar='root ::= item* "!"\nitem ::= [a-z]+ " "?', backend="xgrammar:no-fallback")
+        add(manager, "bad", grammar='root ::= item* "!"\nitem ::= [a-z]+ " "?', backend="xgrammar")
         a = ids_of("a")
         names = [*(f"good {i}" for i in range(8)), "bad"]
         while manager.status("bad") is GrammarStatus.READY:

@@ -102,7 +102,7 @@ class ManagerMachine(RuleBasedStateMachine):
     @rule(name=names, choices=st.sets(st.sampled_from(CHOICES), min_size=1), thinks=st.booleans(), replay=steps)
     def add(self, name, choices, thinks, replay):
         text = Text(tuple(sorted(choices)), MARK if thinks else [])
-        params = StructuredOutputsParams(choice=text.choices, backend="xgrammar:no-fallback")
+        params = StructuredOutputsParams(choice=text.choices, backend="xgrammar")
         output = self.tokens_for(text, replay)
 
         def add():

@@ -15,6 +15,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from structout import envs
 from structout.errors import GrammarError
+from structout.grammar.registry import NATIVE
 from structout.integrations.vllm.grammar_manager import Grammar, GrammarManager, PendingGrammar
 from structout.integrations.vllm.proposer import is_jump_forward
 from structout.masks.batch import MaskBatch
@@ -22,7 +23,6 @@ from structout.masks.batch import MaskBatch
 _log = logging.getLogger("vllm.structout")
 
 _MARK = "structout_worker_states"  # in the extra_args of SamplingParams
-_OWN_ENGINE = "native"
 
 # A worker compiles once more, in a step of all its requests. A constraint that takes
 # longer stays with the scheduler, which lets the other requests go on meanwhile.
@@ -130,7 +130,7 @@ class _HandOver(PendingGrammar):
     def _is_for_workers(self, request: Request) -> bool:
         manager, key = self.grammar.manager, self.grammar.key
         # Other engines have limits of time, at which ranks might differ.
-        is_own = manager.backend_name(key) == _OWN_ENGINE
+        is_own = manager.backend_name(key) == NATIVE
         # A session's next prompt goes on with its grammar.
         return is_own and manager.compile_seconds(key) <= MAX_COMPILE_SECONDS and not request.resumable
 

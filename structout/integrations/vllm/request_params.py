@@ -1,9 +1,7 @@
 """vLLM's constraints as structout's, and their validation in vLLM's frontend."""
 
-import copy
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +11,7 @@ from vllm.exceptions import VLLMValidationError
 from structout import envs
 from structout.constraints import exact_json
 from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.grammar_texts import is_gbnf
 from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError
 from structout.grammar.mistral import mistral_tokenizer
@@ -21,8 +20,7 @@ from structout.integrations.client_tags import as_parsers_read, current_structur
 
 _log = logging.getLogger("vllm.structout")
 
-# structout's engines by vLLM's names of backends. Where xgrammar is named it comes
-# first: structout's own engine serves what xgrammar refuses, such as Lark.
+# structout's backends by vLLM's names.
 _BACKENDS = {"auto": "auto", "xgrammar": "xgrammar", "guidance": "auto"}
 
 _KEY_ORDER = "structout_key_order"  # in the extra_args of SamplingParams
@@ -60,6 +58,10 @@ def params_of(
             vLLM's API, may have a ``structout_key_order``.
     """
     backend = _BACKENDS[structured_outputs_config.backend]
+    whitespace_pattern = constraint.whitespace_pattern if constraint.json is not None else None
+    is_lark = constraint.grammar is not None and not is_gbnf(constraint.grammar)
+    if is_lark or whitespace_pattern is not None:  # which vLLM takes under every name, and xgrammar does not
+        backend = "auto"
     reasoning_parser = structured_outputs_config.reasoning_parser
     tag = current_structural_tag(constraint.structural_tag)
     if tag is not None and backend == "auto":  # xgrammar ignores the bounds of strings that exclude texts
@@ -72,7 +74,7 @@ def params_of(
         grammar=constraint.grammar,
         json_object=bool(constraint.json_object),
         structural_tag=tag,
-        whitespace_pattern=constraint.whitespace_pattern if constraint.json is not None else None,
+        whitespace_pattern=whitespace_pattern,
         backend=backend,
         lenient=not envs.vllm_strict(),
         key_order=extra.get(_KEY_ORDER),
@@ -100,13 +102,12 @@ def validating(validate: Callable[..., None]) -> Callable[..., None]:
             return
         try:
             params = params_of(constraint, config, tokenizer, self)
-            weakened = check_params(replace(params, backend="auto"), manager_config(config))
+            weakened = check_params(params, manager_config(config))
         except GrammarError as error:
-            # xgrammar comes first where it is configured: it may take more.
-            is_own = _BACKENDS[config.backend] == "auto"
-            if is_own or not _takes(validate, self, model_config, config, tokenizer):
-                raise VLLMValidationError(str(error)) from None
-            weakened = ()
+            raise VLLMValidationError(str(error)) from None
+        if params.backend == "xgrammar":
+            validate(self, model_config, config, tokenizer)  # asks xgrammar itself
+            return
         if weakened:
             _log_weakened(weakened)
         # vLLM requires the name of one of its own backends; GrammarManager ignores it.
@@ -132,17 +133,6 @@ def checking_tags(validate: Callable[..., None]) -> Callable[..., None]:
                 raise VLLMValidationError(message, parameter=parameter) from None
 
     return validate_structural_tag_payload
-
-
-def _takes(validate: Callable[..., None], sampling_params: Any, *arguments: Any) -> bool:
-    """True if vLLM's own validation accepts a constraint. It validates a copy."""
-    tried = copy.copy(sampling_params)
-    tried.structured_outputs = replace(sampling_params.structured_outputs)
-    try:
-        validate(tried, *arguments)
-    except (TypeError, ValueError, VLLMValidationError):
-        return False
-    return True
 
 
 def supporting(_: Callable[..., bool]) -> Callable[..., bool]:

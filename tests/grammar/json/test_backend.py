@@ -500,7 +500,7 @@ def test_narrower_formats_under_not_are_refused_unless_lenient():
     assert (refused.value.kind, refused.value.pointer) == (GrammarErrorKind.UNSUPPORTED, place)
     with pytest.raises(GrammarError, match=f"{place}: the format regex is enforced by"):
         backend().compile(constraint_of(schema))
-    lenient = backends.compile(constraint_of(schema, backend="native:no-fallback", lenient=True))
+    lenient = backends.compile(constraint_of(schema, backend="native", lenient=True))
     assert lenient.weakened == (place,)
     assert lenient.annotations == ()
     assert lenient.grammar.index.matches('{"p":"abc"}')
@@ -551,7 +551,7 @@ def test_refusals_name_the_place(schema, kind, pointer, keyword, message):
         assert refused.value.kind is GrammarErrorKind(kind)
         assert (refused.value.pointer, refused.value.keyword) == (pointer, keyword)
     with pytest.raises(GrammarError, match=message) as refused:
-        check_params(StructuredOutputsParams(json=schema, backend="native:no-fallback"))
+        check_params(StructuredOutputsParams(json=schema, backend="native"))
     assert refused.value.kind is GrammarErrorKind(kind)
 
 
@@ -677,11 +677,11 @@ def test_request_that_reaches_a_limit_fails_alone(registered, has_other_engine):
     register_backend("hasty", lambda vocabulary, config, tokenizer: NativeBackend(vocabulary, limits=_NO_TIME))
     config = StructuredOutputsConfig(compile_timeout=60)
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
-        add(manager, "hard", json=HARD, backend="hasty:no-fallback")
+        add(manager, "hard", json=HARD, backend="hasty")
         manager.fork("hard", "same")
         add(manager, "easy", json=OBJECT)
         if has_other_engine:
-            add(manager, "other", json=OBJECT, backend="xgrammar:no-fallback")
+            add(manager, "other", json=OBJECT, backend="xgrammar")
         assert manager.accept_batch({"hard": ids_of("["), "easy": ids_of("{")}) == {"hard": True, "easy": True}
         names = ["hard", "same", "easy", *(["other"] if has_other_engine else [])]
         batch = manager.grammar_bitmask(names)
@@ -701,7 +701,7 @@ def test_request_whose_token_reaches_a_limit_fails(registered, batched):
     register_backend("hasty", lambda vocabulary, config, tokenizer: NativeBackend(vocabulary, limits=_NO_TIME))
     config = StructuredOutputsConfig(compile_timeout=60)
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
-        add(manager, "hard", json=HARD, backend="hasty:no-fallback")
+        add(manager, "hard", json=HARD, backend="hasty")
         add(manager, "easy", json=OBJECT)
         tokens = ids_of("[[7")
         if batched:

@@ -345,7 +345,7 @@ def test_manager_serves_requests_with_the_engine():
     with StructuredOutputManager(tokenizer, 525) as manager:
         text = tokenizer("2024-01-31", add_special_tokens=False)["input_ids"]
         for name, params in (("a", {"regex": r"\d{4}-\d\d-\d\d"}), ("b", {"choice": ["2024-01-31", "never"]})):
-            manager.add_request(name, StructuredOutputsParams(**params, backend="native:no-fallback"))
+            manager.add_request(name, StructuredOutputsParams(**params, backend="native"))
             manager.wait_ready(name, 60)
             manager.fork(name, name + name)
             masks = manager.grammar_bitmask([name, name + name], draft_tokens={name: text})

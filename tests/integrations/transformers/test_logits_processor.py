@@ -242,7 +242,7 @@ def test_processor_at_a_dead_end_names_the_row(parts):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=tiny, eos_token="<e>")  # noqa: S106 - no password
     with StructuredOutputManager(tokenizer, 2) as manager:
         # The vocabulary has no b, which other engines do not look at.
-        params = StructuredOutputsParams(regex="ab", backend="xgrammar:no-fallback")
+        params = StructuredOutputsParams(regex="ab", backend="xgrammar")
         processor = StructuredLogitsProcessor(manager=manager, params=params)
         processor(torch.tensor([[1]]), torch.zeros(1, 2))
         with pytest.raises(DeadEndError, match=r"row 0 .*: the grammar allows no token here"):

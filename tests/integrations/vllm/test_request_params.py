@@ -104,19 +104,34 @@ def test_lark_is_taken_by_every_backend(tokenizer, backend):
         validated(tokenizer, config, grammar='start: "id=" MISSING')
 
 
-def test_the_engine_that_vllm_is_configured_with_may_take_more_than_structouts_own(tokenizer):
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [("xgrammar", "vLLM's own message"), ("guidance", "lookbehind is not"), ("auto", "lookbehind is not")],
+)
+def test_constraint_is_validated_by_the_engine_that_vllm_is_configured_with(tokenizer, config, message):
     params = SamplingParams(structured_outputs=StructuredOutputsParams(regex="(?<=a)b"))
-
-    def validate(config, vllms_own):
-        request_params.validating(vllms_own)(params, ModelConfig(), config, tokenizer)
 
     def refuse(*_):
         raise VLLMValidationError("vLLM's own message")
 
-    validate(StructuredOutputsConfig(backend="xgrammar"), lambda *_: None)
-    for config, vllms_own in (("xgrammar", refuse), ("guidance", lambda *_: None), ("auto", lambda *_: None)):
-        with pytest.raises(VLLMValidationError, match="lookbehind is not supported"):
-            validate(StructuredOutputsConfig(backend=config), vllms_own)
+    with pytest.raises(VLLMValidationError, match=message):
+        request_params.validating(refuse)(params, ModelConfig(), StructuredOutputsConfig(backend=config), tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "backend"),
+    [
+        ({"regex": "a"}, "xgrammar"),
+        ({"grammar": 'root ::= "a"'}, "xgrammar"),
+        ({"grammar": 'start: "a"'}, "auto"),
+        ({"json": VALUE, "whitespace_pattern": " ?"}, "auto"),
+    ],
+    ids=str,
+)
+def test_lark_and_whitespace_patterns_go_to_the_own_engine_where_vllm_names_xgrammar(tokenizer, constraint, backend):
+    config = StructuredOutputsConfig(backend="xgrammar")
+    params = request_params.params_of(StructuredOutputsParams(**constraint), config, tokenizer)
+    assert params.backend == backend
 
 
 def test_json_object_takes_objects_only(tokenizer):
