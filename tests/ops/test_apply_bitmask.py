@@ -8,10 +8,10 @@ import torch
 
 import structout
 from structout.masks.bitmask import bitmask_width, pack_bitmask
-from support import apply_bitmask_backends, fresh_process, host_cuda
+from support import apply_bitmask_backends, fresh_process, host_cuda, ptx
 from support import apply_bitmask_cases as cases
 from support.devices import DEVICES
-from support.locations import CUDA_PROGRAMS, importing
+from support.locations import importing
 from support.op_backends import BACKENDS
 from support.refusals import REFUSED
 
@@ -185,9 +185,7 @@ def test_apply_bitmask_writes_no_row_without_disallowed_tokens(capability):
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_apply_bitmask_cuda_source_under_sanitizer_matches_reference(sanitizer, num_cases):
     count = {"address": num_cases(150, long=1000, full=3000), "thread": num_cases(15, long=60, full=150)}[sanitizer]
-    program = CUDA_PROGRAMS / "apply_bitmask.cpp"
-    executable = host_cuda.build("apply_bitmask", [program], sanitize=sanitizer, shared=False)
-    run = host_cuda.run(executable, str(count), "1")
+    run = host_cuda.run(ptx.program("apply_bitmask", sanitizer), count, 1)
     assert run.returncode == 0, run.stdout + run.stderr
     assert f"{count} cases agree" in run.stdout
 

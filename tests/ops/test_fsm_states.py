@@ -17,16 +17,14 @@ import torch
 import structout
 from structout import FsmTables
 from structout.ops import reference
-from support import host_cuda
+from support import host_cuda, ptx
 from support.devices import DEVICES, on_device
 from support.gpu_code import ARCHITECTURES
-from support.locations import CUDA_PROGRAMS
 from support.op_backends import BACKENDS, op_of
 from support.refusals import REFUSED
 from support.strided import Strided, StridedIntegers, strided, strided_integers
 from support.triton_ptx import Kernel, compile_for
 
-PROGRAM = CUDA_PROGRAMS / "fsm_states.cpp"
 OPS = ("fsm_advance", "fsm_rows", "fsm_draft_states")
 BETWEEN = -99  # what is between the entries of a vector
 LETTERS = 4  # the bytes that lead anywhere; most walks would end at once with more
@@ -65,7 +63,7 @@ class DraftStatesParams(ctypes.Structure):
 
 @functools.cache
 def cuda_library() -> ctypes.CDLL:
-    return ctypes.CDLL(str(host_cuda.build("fsm_states", [PROGRAM], sanitize=None, shared=True)))
+    return ctypes.CDLL(str(ptx.program("fsm_states")))
 
 
 def run_cuda_on_cpu(name: str, *arguments: Any) -> torch.Tensor | None:
@@ -258,8 +256,7 @@ def test_fsm_draft_states_with_bad_row_indptr_stays_inside_the_rows(backend):
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_cuda_source_under_sanitizer_matches_loop(sanitizer, num_cases):
     count = {"address": num_cases(10, long=400), "thread": num_cases(8, long=100)}[sanitizer]
-    executable = host_cuda.build("fsm_states", [PROGRAM], sanitize=sanitizer, shared=False)
-    run = host_cuda.run(executable, str(count), "1")
+    run = host_cuda.run(ptx.program("fsm_states", sanitizer), count, 1)
     assert run.returncode == 0, run.stdout + run.stderr
     assert f"{count} cases agree" in run.stdout
 

@@ -15,16 +15,14 @@ import torch
 
 import structout
 from structout.ops import reference
-from support import host_cuda
+from support import host_cuda, ptx
 from support.apply_bitmask_cases import DTYPES, assert_same_bits
 from support.devices import DEVICES, on_device
-from support.locations import CUDA_PROGRAMS
 from support.op_backends import BACKENDS, op_of
 from support.refusals import REFUSED
 from support.strided import Strided, StridedIntegers, strided, strided_integers
 
 OPS = ("apply_penalties", "apply_logit_bias")
-PROGRAM = CUDA_PROGRAMS / "listed_logits.cpp"
 
 
 class Listed(ctypes.Structure):
@@ -46,7 +44,7 @@ class Bias(ctypes.Structure):
 
 @functools.cache
 def cuda_library() -> ctypes.CDLL:
-    return ctypes.CDLL(str(host_cuda.build("listed_logits", [PROGRAM], sanitize=None, shared=True)))
+    return ctypes.CDLL(str(ptx.program("listed_logits")))
 
 
 def run_cuda_on_cpu(
@@ -149,8 +147,7 @@ def test_op_with_lists_longer_than_a_chunk_matches_reference(backend, name):
 @pytest.mark.parametrize("sanitizer", ["address", "thread"])
 def test_cuda_source_under_sanitizer_matches_loop(sanitizer, num_cases):
     count = {"address": num_cases(20, long=400), "thread": num_cases(3, long=40)}[sanitizer]
-    executable = host_cuda.build("listed_logits", [PROGRAM], sanitize=sanitizer, shared=False)
-    run = host_cuda.run(executable, str(count), "1")
+    run = host_cuda.run(ptx.program("listed_logits", sanitizer), count, 1)
     assert run.returncode == 0, run.stdout + run.stderr
     assert f"{count} cases agree" in run.stdout
 

@@ -112,7 +112,7 @@ FAULTS = [
 ]
 # Planted faults that make no program fail, and why.
 NOT_FOUND: dict[Fault, str] = {}
-# A few that every run plants.
+# One of each program whose kernels are small.
 ALWAYS = [
     Fault("push", GATHER, "a release that does not", 0.0),
     Fault("listed_logits", PENALTIES, "no barrier", 0.5),
@@ -164,6 +164,7 @@ def test_there_are_enough_faults():
 
 
 @ptx.NEEDS_NVCC
+@pytest.mark.planted
 @pytest.mark.parametrize("fault", ALWAYS, ids=lambda fault: f"{fault.kernel}, {fault.kind}")
 def test_machine_finds_a_planted_fault(fault, directory):
     assert run_with(fault, directory)

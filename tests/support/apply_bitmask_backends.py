@@ -5,11 +5,8 @@ import functools
 
 import torch
 
-from support import host_cuda, ptx
+from support import ptx
 from support.apply_bitmask_cases import Op
-from support.locations import CUDA_PROGRAMS
-
-_PROGRAM = CUDA_PROGRAMS / "apply_bitmask.cpp"
 
 
 def get(name: str) -> Op:
@@ -50,7 +47,7 @@ _NEG_INF = {torch.float32: 0xFF800000, torch.float16: 0xFC00, torch.bfloat16: 0x
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    return ctypes.CDLL(str(host_cuda.build("apply_bitmask", [_PROGRAM], sanitize=None, shared=True)))
+    return ctypes.CDLL(str(ptx.program("apply_bitmask")))
 
 
 def _cuda_on_cpu(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tensor | None = None) -> None:

@@ -37,6 +37,11 @@ ENVIRONMENT = {
     "UBSAN_OPTIONS": "print_stacktrace=1",
     "TSAN_OPTIONS": "halt_on_error=1:exitcode=66",
 }
+_RUN_MAIN = """
+import ctypes, sys
+arguments = [argument.encode() for argument in sys.argv[1:]]
+sys.exit(ctypes.CDLL(sys.argv[1]).main(len(arguments), (ctypes.c_char_p * len(arguments))(*arguments)))
+"""
 TIMEOUT_S = 1800  # ends a hang; a busy machine may take many minutes
 
 
@@ -79,14 +84,16 @@ def build(
 
 
 def run(executable: Path, *args: object, ptx: str = "", report: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a program. A sanitizer ends it at the first report, which is in
-    ``stderr``.
+    """Run a program, or ``main`` of a library. A sanitizer ends it at the first
+    report, which is in ``stderr``.
 
     Args:
         ptx: A configuration of ``ptx.configuration``. Empty: kernels run on fibers.
         report: Where the program writes what its kernels did as PTX.
     """
     command = [str(executable), *map(str, args)]
+    if executable.suffix == ".so":
+        command = [sys.executable, "-c", _RUN_MAIN, *command]
     environment = {"STRUCTOUT_PTX": ptx} | ({} if report is None else {"STRUCTOUT_PTX_REPORT": str(report)})
     result = _run(command, environment)
     if "ThreadSanitizer: unexpected memory mapping" in result.stderr:
@@ -96,17 +103,6 @@ def run(executable: Path, *args: object, ptx: str = "", report: Path | None = No
     return result
 
 
-def run_main(library: Path, *args: object) -> subprocess.CompletedProcess[str]:
-    """Run ``main`` of a library. Building a program from the same source would take as
-    long again."""
-    script = (
-        "import ctypes, sys; arguments = [argument.encode() for argument in sys.argv[1:]];"
-        "main = ctypes.CDLL(sys.argv[1]).main;"
-        "sys.exit(main(len(arguments), (ctypes.c_char_p * len(arguments))(*arguments)))"
-    )
-    return _run([sys.executable, "-c", script, str(library), *map(str, args)])
-
-
-def _run(command: list[str], variables: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **ENVIRONMENT, **(variables or {})}
+def _run(command: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **ENVIRONMENT, **variables}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=TIMEOUT_S)

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import torch
 
-from support import builds, host_cuda
-from support.locations import CUDA_PROGRAMS, NATIVE
+from support import builds, ptx
+from support.locations import NATIVE
 from support.strided import Strided, StridedIntegers, strided, strided_integers
 
 CPU_SOURCE = NATIVE / "masked_sample_cpu.cpp"
-CUDA_SOURCE = CUDA_PROGRAMS / "masked_sample.cpp"
 
 
 class Bitmask(ctypes.Structure):
@@ -116,15 +115,9 @@ class CpuKernel:
     """How many tasks the latest call was first cut into; 0 if it was not cut."""
 
 
-def cuda_library_path() -> Path:
-    return host_cuda.build(
-        "masked_sample_library", [CUDA_SOURCE], sanitize=None, shared=True, defines=["STRUCTOUT_COUNT_PATHS"]
-    )
-
-
 @functools.cache
 def cuda_library() -> ctypes.CDLL:
     """The CUDA kernels of masked_sample and token_logprobs, compiled for the CPU."""
-    library = ctypes.CDLL(str(cuda_library_path()))
+    library = ctypes.CDLL(str(ptx.program("masked_sample")))
     library.masked_sample_rows_of_path.restype = ctypes.c_uint
     return library

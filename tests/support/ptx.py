@@ -90,8 +90,11 @@ def ptx_of(name: str, architecture: int, csrc: Path = CSRC) -> Path:
 
 @functools.cache
 def program(name: str, sanitize: host_cuda.Sanitizer | None = None) -> Path:
-    """Return a program of tests/native/cuda."""
-    return host_cuda.build(name, [CUDA_PROGRAMS / f"{name}.cpp"], sanitize=sanitize, shared=False)
+    """Return a program of tests/native/cuda. Without a sanitizer it is a library with
+    ``main``, whose functions tests call, too."""
+    defines = ["STRUCTOUT_COUNT_PATHS"] if sanitize is None else []
+    sources = [CUDA_PROGRAMS / f"{name}.cpp"]
+    return host_cuda.build(name, sources, sanitize=sanitize, shared=sanitize is None, defines=defines)
 
 
 def configuration(
