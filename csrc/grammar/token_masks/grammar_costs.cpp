@@ -1,6 +1,7 @@
 #include "grammar/token_masks/grammar_costs.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace structout::context_free {
@@ -136,25 +137,48 @@ std::shared_ptr<const TokenCosts> GrammarCosts::table(uint32_t own) {
   return costs;
 }
 
+// The groups of ASCII bytes that all lead from a configuration back to it, as inside of
+// names and strings.
+engine::ByteGroups GrammarCosts::looping_bytes(const Configuration& config, engine::Budget& budget) {
+  engine::ByteGroups looping = 0, others = engine::BytesBelow::kAboveAscii;
+  for (uint32_t byte = 0; byte < 0x80; ++byte) {
+    engine::ByteGroups group = engine::BytesBelow::group_of(uint8_t(byte));
+    if ((others & group) != 0) continue;
+    Configuration next = reader_.after(config, uint8_t(byte), budget);
+    (next.others == nullptr && next == config ? looping : others) |= group;
+  }
+  return looping & ~others;
+}
+
 // The tokens below a node of the trie that a row allows: `config` is the configuration
 // after the bytes of the node.
 void GrammarCosts::note_below(uint32_t trie_node, const LexerConfiguration& config, const uint32_t* row,
                               engine::Budget& budget) {
+  const std::vector<engine::VocabularyTrie::Node>& nodes = vocabulary_->nodes();
   std::vector<Configuration> configs(vocabulary_->max_depth() + 1);  // before each byte
   bool is_root = trie_node == engine::VocabularyTrie::kRoot;
-  configs[is_root ? 0 : vocabulary_->nodes()[trie_node].depth + 1] = Configuration{config};
+  configs[is_root ? 0 : nodes[trie_node].depth + 1] = Configuration{config};
+  std::map<std::pair<GssNode, uint32_t>, engine::ByteGroups> looping;  // by configuration
   vocabulary_->visit_below(trie_node, [&](uint32_t node, uint8_t byte, uint32_t depth) {
     budget.spend(1);
     Configuration& next = configs[depth + 1] = reader_.after(configs[depth], byte, budget);
     if (next.is_dead()) return false;
+    uint32_t end = nodes[node].tokens_end;
+    bool stays = false;  // true if all tokens below lead to the same configuration
+    if (next.others == nullptr && configs[depth].others == nullptr && next == configs[depth]) {
+      auto [known, is_new] = looping.try_emplace({next.node, next.lexer_state}, 0);
+      if (is_new) known->second = looping_bytes(next, budget);
+      stays = (vocabulary_->bytes_below().groups(node) & ~known->second) == 0;
+      if (stays) end = nodes[nodes[node].end - 1].tokens_end;
+    }
     uint32_t cost_here = kUnknownCost;
-    for (uint32_t i = vocabulary_->first_token(node); i < vocabulary_->nodes()[node].tokens_end; ++i) {
+    for (uint32_t i = vocabulary_->first_token(node); i < end; ++i) {
       uint32_t token = vocabulary_->tokens()[i];
       if (row != nullptr && !allows(row, token)) continue;
       if (cost_here == kUnknownCost) cost_here = cost(next, budget);
       note(token, cost_here);
     }
-    return true;
+    return !stays;
   });
 }
 

@@ -12,6 +12,7 @@
 #include "grammar/gss/reader.h"
 #include "grammar/token_masks/embedded_masks.h"
 #include "grammar/token_masks/stack_endings.h"
+#include "token_masks/bytes_below.h"
 #include "token_masks/token_costs.h"
 
 namespace structout::context_free {
@@ -90,6 +91,7 @@ class GrammarCosts {
   // The table of a configuration with this cost, from `after_` and its mask in `row_`.
   std::shared_ptr<const engine::TokenCosts> table(uint32_t own);
   void note(uint32_t token, uint32_t cost) { after_[token] = std::min(after_[token], cost); }
+  engine::ByteGroups looping_bytes(const Configuration& config, engine::Budget& budget);
   void note_below(uint32_t trie_node, const LexerConfiguration& config, const uint32_t* row, engine::Budget& budget);
 
   Reader& reader_;
