@@ -31,6 +31,12 @@ bool depends_on_items(const Configuration& config) {
   return !is_alone || !(config.is_new_item() || is_string);
 }
 
+std::string bytes_of(const Ending* ending) {
+  std::string bytes;
+  for (; ending != nullptr; ending = ending->tail()) bytes += *ending->bytes;
+  return bytes;
+}
+
 bool has_free_key(const Registers* registers) { return registers != nullptr && registers->used != nullptr; }
 
 }  // namespace
@@ -50,7 +56,7 @@ SchemaCosts::Found SchemaCosts::ending(const Configuration& config, std::string*
     if (!found.is_least) found.ending = with_another_character(config);
   }
   if (carried == nullptr || found.is_least) return found;
-  if (carried->empty() && found.ending == &no_end_) *carried = short_completion(config).value_or("");
+  if (carried->empty() && found.ending == &no_end_) *carried = searched(config);
   if (carried->empty()) return found;
   const Ending* other = endings_.of(*carried);
   return num_tokens(other) < num_tokens(found.ending) ? Found{other, false} : found;
@@ -75,11 +81,21 @@ const Ending* SchemaCosts::with_another_character(const Configuration& config) {
     if (!next.read(uint8_t(byte))) continue;
     Found found = ending(next, nullptr);
     if (found.ending == nullptr || !found.is_least) continue;
-    std::string bytes(1, byte);
-    for (const Ending* part = found.ending; part != nullptr; part = part->tail()) bytes += *part->bytes;
-    return endings_.of(bytes);
+    return endings_.of(byte + bytes_of(found.ending));
   }
   return &no_end_;
+}
+
+// Bytes that complete the text, which a search has found: up to the first configuration whose
+// own ending is known, and on with that one. Empty if there are none.
+std::string SchemaCosts::searched(const Configuration& config) {
+  const std::string bytes = short_completion(config).value_or("");
+  Configuration next = config;
+  for (size_t i = 0; i < bytes.size() && next.read(uint8_t(bytes[i])); ++i) {
+    Found rest = ending(next, nullptr);
+    if (rest.is_least) return bytes.substr(0, i + 1) + bytes_of(rest.ending);
+  }
+  return bytes;
 }
 
 uint32_t SchemaCosts::rough_bound(const Configuration& config, std::string& carried) {

@@ -54,6 +54,7 @@ class SchemaCosts {
   Found ending(const Configuration& config, std::string* carried);
   bool may_close(const Configuration& config, const engine::Ending* ending) const;
   const engine::Ending* with_another_character(const Configuration& config);
+  std::string searched(const Configuration& config);
   // The costs after the tokens of a configuration with another state on top.
   std::shared_ptr<const engine::TokenCosts> table(const Configuration& config, State top);
   std::shared_ptr<const engine::TokenCosts> kept(std::string key, engine::TokenCosts costs);
