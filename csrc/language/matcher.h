@@ -55,12 +55,21 @@ class Matcher {
 
   // Limits the tokens of the whole text, reasoning and stop token included. From then on
   // masks allow only tokens after which the text can still end in time, and reasoning ends
-  // early enough for the text behind it. Without an effect where no end is known.
-  void end_within(uint64_t max_tokens) {
+  // early enough for the text behind it. `is_fair`: values share what is left, as FairLimit
+  // says. Without an effect where no end is known.
+  void end_within(uint64_t max_tokens, bool is_fair = true) {
     max_tokens_ = std::min(max_tokens, kNoLimit);
     uint32_t needed = num_needed();
     has_limit_ = needed != kUnknownCost;
     max_reasoning_ = int64_t(max_tokens_) - int64_t(needed);
+    is_fair_ = is_fair && has_limit_ && max_reasoning_ > 0;
+    if (!is_fair_) return;
+    fair_.num_values = or_error(0u, [&] { return values_to_come(current_state()); });
+    fair_.spare = uint32_t(max_reasoning_);
+    if (is_reasoning()) {
+      fair_.spare = std::min(fair_.spare / 2, fair_.num_values * FairLimit::kShare);
+      max_reasoning_ -= fair_.spare;
+    }
   }
 
   // The tokens that the text still needs, the end of the reasoning and a stop token included,
@@ -155,8 +164,9 @@ class Matcher {
         next = kFreeRow;
       } else if (is_inside) {
         next = or_error(kNoState, [&] {
-          bool is_too_long = costs_after(
-              state, i, [&](const TokenCosts& costs, uint32_t max) { return costs.after(uint32_t(drafts[i])) > max; });
+          bool is_too_long = costs_after(state, i, [&](const TokenCosts& costs, uint32_t max) {
+            return costs.after(uint32_t(drafts[i])) > (is_fair_ ? fair_.max_after(costs, max) : max);
+          });
           return is_too_long ? kNoState : next_state(state, uint32_t(drafts[i]));
         });
       }
@@ -184,8 +194,12 @@ class Matcher {
       allows_text = or_error(false, [&] { return fill_text(state, row); });
       can_stop = can_end(state);
       bool has_narrowed = or_error(false, [&] {
-        return costs_after(state, num_ahead,
-                           [&](const TokenCosts& costs, uint32_t max) { return costs.narrow(max, row); });
+        return costs_after(state, num_ahead, [&](const TokenCosts& costs, uint32_t max) {
+          bool has_narrowed = costs.narrow(is_fair_ ? fair_.max_after(costs, max) : max, row);
+          if (!is_fair_ || fair_.allows_new_words(costs, max)) return has_narrowed;
+          auto [begin, end] = vocabulary_->tokens_below_byte(' ');
+          return costs.forbid_staying(begin, end, row) || has_narrowed;
+        });
       });
       if (has_narrowed) allows_text = row.allows_any();
       was_narrowed_ = was_narrowed_ || has_narrowed;
@@ -296,6 +310,9 @@ class Matcher {
   // matter. Returns whether a token is allowed.
   virtual bool fill_text(uint32_t state, MaskRow& row) const = 0;
 
+  // The values that the ending of a state begins, which may need more tokens than there.
+  virtual uint32_t values_to_come(uint32_t) const { return 0; }
+
   // Implements forced() for texts after the reasoning.
   virtual std::string forced_bytes() const = 0;
 
@@ -381,8 +398,9 @@ class Matcher {
     if (left <= 0) return false;
     if (left == 1) return cost_to_end(state) == 0 && narrow(TokenCosts(0, 1, {}), 0);  // a stop token only
     auto max = uint32_t(left - 2);
-    auto [costs, more] = token_costs(state, max);
-    bool can_end_in_time = costs != nullptr && int64_t(costs->own) + more < left;
+    constexpr uint32_t kMostFair = FairLimit::kMostReserve + FairLimit::kMore;
+    auto [costs, more] = token_costs(state, is_fair_ ? max - std::min(max, kMostFair) : max);
+    bool can_end_in_time = costs != nullptr && int64_t(costs->own) + more < left && more <= max;
     return can_end_in_time && narrow(*costs, max - more);
   }
 
@@ -411,7 +429,8 @@ class Matcher {
   std::vector<uint32_t> tokens_;  // of the text, one for each step; kNoToken for bytes
   size_t num_stopped_ = 0;        // the stop token and those after it
   static constexpr uint64_t kNoLimit = UINT32_MAX >> 1;
-  bool has_limit_ = false;
+  bool has_limit_ = false, is_fair_ = false;
+  FairLimit fair_;
   uint64_t max_tokens_ = kNoLimit;  // of the whole text
   int64_t max_reasoning_ = 0;       // of which the reasoning may have so many before its end
   mutable bool was_narrowed_ = false;

@@ -46,8 +46,12 @@ void define_matchers(py::module_& module) {
       .def_property_readonly("num_tokens", &Matcher::num_tokens)
       .def("begin_after", [](Matcher& self, std::vector<uint32_t> end) { self.begin_after(Reasoning(std::move(end))); })
       .def_property_readonly("error", &Matcher::error)
-      .def("end_within",
-           [](Matcher& self, uint64_t max_tokens) { run_short_first([&] { return self.end_within(max_tokens), 0; }); })
+      .def(
+          "end_within",
+          [](Matcher& self, uint64_t max_tokens, bool is_fair) {
+            run_short_first([&] { return self.end_within(max_tokens, is_fair), 0; });
+          },
+          py::arg("max_tokens"), py::arg("is_fair") = true)
       .def_property_readonly("was_narrowed", &Matcher::was_narrowed)
       .def_property_readonly("num_needed",
                              [](const Matcher& self) -> std::optional<uint32_t> {

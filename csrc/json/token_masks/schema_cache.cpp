@@ -74,6 +74,12 @@ uint32_t SchemaCache::cost_to_end(const CachedConfiguration& cached) {
   return costs_.cost(cached.config, cached.is_shared() ? none : cached.ending);
 }
 
+uint32_t SchemaCache::values_to_come(const CachedConfiguration& cached) {
+  Lock lock(*this);
+  std::string none;
+  return costs_.values_to_come(cached.config, cached.is_shared() ? none : cached.ending);
+}
+
 std::shared_ptr<const engine::TokenCosts> SchemaCache::token_costs(const CachedConfiguration& cached, uint32_t max) {
   uint32_t most = cached.most_cost.load(std::memory_order_acquire);
   if (most <= max) return nullptr;

@@ -64,6 +64,7 @@ class SchemaCache {
   // these is more than `max`.
   uint32_t cost_to_end(const CachedConfiguration& cached);
   std::shared_ptr<const engine::TokenCosts> token_costs(const CachedConfiguration& cached, uint32_t max);
+  uint32_t values_to_come(const CachedConfiguration& cached);  // see SchemaCosts
 
   const std::vector<std::string>& annotations() const { return automaton_->schema().annotations(); }
   uint32_t num_masks() const { return store_.size(); }

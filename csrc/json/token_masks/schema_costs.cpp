@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -35,6 +37,17 @@ std::string bytes_of(const Ending* ending) {
   std::string bytes;
   for (; ending != nullptr; ending = ending->tail()) bytes += *ending->bytes;
   return bytes;
+}
+
+// Strings and numbers that an ending begins and that may be longer than there.
+uint32_t num_values(const std::string& bytes) {
+  uint32_t count = 0;
+  for (size_t i = 1; i < bytes.size(); ++i) {
+    bool is_number = std::strchr(":,[", bytes[i - 1]) != nullptr && (std::isdigit(bytes[i]) != 0 || bytes[i] == '-');
+    bool is_string = bytes[i - 1] == '"' && bytes[i] == '"';
+    if (is_number || is_string) ++count;
+  }
+  return count;
 }
 
 bool has_free_key(const Registers* registers) { return registers != nullptr && registers->used != nullptr; }
@@ -272,8 +285,17 @@ std::shared_ptr<const TokenCosts> SchemaCosts::token_costs(const Configuration& 
       others.emplace_back(std::min(cost - 1, table->after(vocabulary_.tokens()[i])), vocabulary_.tokens()[i]);
     }
   }
-  TokenCosts costs(cost, table->usual, std::move(others));
+  // Numbers are not cut.
+  bool may_be_cut = cost != kUnknownCost && !automaton_.reads_number(config.state());
+  std::optional<uint32_t> to_come;
+  if (may_be_cut) to_come = num_values(bytes_of(own.ending));
+  TokenCosts costs(cost, table->usual, std::move(others), to_come);
   return own.is_least ? kept(std::move(key), std::move(costs)) : std::make_shared<const TokenCosts>(std::move(costs));
+}
+
+uint32_t SchemaCosts::values_to_come(const Configuration& config, std::string& carried) {
+  Found own = ending(config, &carried);
+  return own.ending == &no_end_ ? 0 : num_values(bytes_of(own.ending));
 }
 
 // What the table of a configuration depends on: the states, their keys, and whether free keys

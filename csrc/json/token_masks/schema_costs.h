@@ -30,6 +30,9 @@ class SchemaCosts {
 
   std::shared_ptr<const engine::TokenCosts> token_costs(const Configuration& config, std::string& carried);
 
+  // The strings and numbers that the ending of a configuration begins.
+  uint32_t values_to_come(const Configuration& config, std::string& carried);
+
   // A bound on the cost after any token, without a look at the tokens: what is open now, and
   // the longest rest for each value that a token can open. The states to which tokens lead
   // must exist.

@@ -137,6 +137,10 @@ class SchemaMatcher final : public engine::Matcher {
     return retry_if_full([&] { return cache_->cost_to_end(config(state)); });
   }
 
+  uint32_t values_to_come(uint32_t state) const override {
+    return retry_if_full([&] { return cache_->values_to_come(config(state)); });
+  }
+
   engine::CostTable token_costs(uint32_t state, uint32_t max) const override {
     return {retry_if_full([&] { return cache_->token_costs(config(state), max); })};
   }
