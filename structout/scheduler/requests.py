@@ -95,11 +95,18 @@ def checked_limit(max_tokens: object) -> int:
 
 def check_fit(grammar: StructuredOutputGrammar, max_tokens: int) -> None:
     """Raises ``GrammarError`` if the text cannot end within ``max_tokens``."""
-    num_left = grammar.num_needed or 0  # unknown, or the text has ended
-    num_needed = grammar.num_tokens + num_left
-    if num_left and num_needed > max_tokens:
+    num_missing = num_tokens_missing(grammar, max_tokens)
+    if num_missing:
+        num_needed = max_tokens + num_missing
         message = f"the text needs at least {num_needed:,} tokens, max_tokens is {max_tokens:,}"
         raise GrammarError(message, kind=GrammarErrorKind.LIMIT, num_needed=num_needed)
+
+
+def num_tokens_missing(grammar: StructuredOutputGrammar, max_tokens: int) -> int:
+    """How many tokens more than ``max_tokens`` the text needs. 0 if that is unknown, or
+    if the text has ended."""
+    num_left = grammar.num_needed
+    return max(0, grammar.num_tokens + num_left - max_tokens) if num_left else 0
 
 
 def _checked(name: str, tokens: Sequence[int] | None, vocab_size: int) -> list[int] | None:
