@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.limits import check_num_tokens
 from structout.constraints.params import Constraint, StructuredOutputsParams
 from structout.errors import GrammarError, GrammarTimeoutError, StructOutError
 from structout.grammar.forced_tokens import CanonicalTokenizer
@@ -31,9 +32,8 @@ from structout.scheduler.requests import (
     Request,
     RequestStart,
     RequestTable,
-    check_fit,
     checked_limit,
-    num_tokens_missing,
+    tokens_of_all,
 )
 from structout.scheduler.stats import ManagerStats
 
@@ -284,7 +284,7 @@ class StructuredOutputManager:
                 return
             max_tokens = min(checked_limit(max_tokens), request.max_tokens or max_tokens)
             if request.fit:
-                check_fit(grammar, max_tokens)
+                check_num_tokens(tokens_of_all(grammar), max_tokens)
                 grammar.end_within(max_tokens)
             request.max_tokens = max_tokens
 
@@ -298,7 +298,7 @@ class StructuredOutputManager:
         with self._lock_grammars():
             request, grammar = self._requests[request_id], self._grammar(request_id)
             limit = request.max_tokens if request.fit else None
-            return limit is None or num_tokens_missing(grammar, limit) == 0
+            return limit is None or tokens_of_all(grammar) <= limit
 
     def num_needed(self, request_id: str) -> int | None:
         """The least number of tokens that complete the text from here, the end of the
