@@ -33,7 +33,7 @@ from structout.scheduler.requests import (
     RequestStart,
     RequestTable,
     checked_limit,
-    tokens_of_all,
+    least_tokens,
 )
 from structout.scheduler.stats import ManagerStats
 
@@ -284,7 +284,7 @@ class StructuredOutputManager:
                 return
             max_tokens = min(checked_limit(max_tokens), request.max_tokens or max_tokens)
             if request.fit:
-                check_num_tokens(tokens_of_all(grammar), max_tokens)
+                check_num_tokens(least_tokens(grammar), max_tokens)
                 grammar.end_within(max_tokens)
             request.max_tokens = max_tokens
 
@@ -298,7 +298,7 @@ class StructuredOutputManager:
         with self._lock_grammars():
             request, grammar = self._requests[request_id], self._grammar(request_id)
             limit = request.max_tokens if request.fit else None
-            return limit is None or tokens_of_all(grammar) <= limit
+            return limit is None or least_tokens(grammar) <= limit
 
     def num_needed(self, request_id: str) -> int | None:
         """The least number of tokens that complete the text from here, the end of the

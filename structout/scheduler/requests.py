@@ -73,11 +73,11 @@ class RequestStart:
             if self._constrain_after is not None:
                 grammar.begin_after(self._constrain_after)
             if self._max_tokens is not None:
-                check_num_tokens(tokens_of_all(grammar), self._max_tokens)
+                check_num_tokens(least_tokens(grammar), self._max_tokens)
                 grammar.end_within(self._max_tokens)
             is_replayed = grammar.accept_tokens("", self._output_token_ids)
             if self._max_tokens is not None and is_replayed:
-                check_num_tokens(tokens_of_all(grammar), self._max_tokens)
+                check_num_tokens(least_tokens(grammar), self._max_tokens)
         except GrammarError as error:  # of the limit
             return error
         except Exception as error:  # whatever a native library raises: the request must not wait forever
@@ -94,7 +94,7 @@ def checked_limit(max_tokens: object) -> int:
     return max_tokens
 
 
-def tokens_of_all(grammar: StructuredOutputGrammar) -> int:
+def least_tokens(grammar: StructuredOutputGrammar) -> int:
     """The least number of tokens of the whole text. 0 if it is unknown, or if the text
     has ended."""
     num_left = grammar.num_needed
