@@ -46,7 +46,7 @@ def run(model: Any, manager: StructuredOutputManager, tokenizer: Any, num_tokens
         model,
         tokenizer,
         "List the payments: ",
-        params=StructuredOutputsParams(regex=PATTERN, backend=options.pop("backend")),
+        params=StructuredOutputsParams(regex=PATTERN, fit="off", backend=options.pop("backend")),
         manager=manager,
         num_return_sequences=BATCH,
         max_new_tokens=num_tokens,

@@ -178,7 +178,7 @@ class requests:
     def __enter__(self) -> list[str]:
         self._ids = [f"row {i}" for i in range(BATCH)]
         for request_id, part in zip(self._ids, self._problem.schemas, strict=True):
-            self._problem.manager.add_request(request_id, StructuredOutputsParams(json=part))
+            self._problem.manager.add_request(request_id, StructuredOutputsParams(json=part, fit="off"))
         return self._ids
 
     def __exit__(self, *_: object) -> None:

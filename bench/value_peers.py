@@ -40,7 +40,9 @@ class Structout:
         return schema
 
     def generate(self, compiled: Any, prompts: Prompts, options: dict[str, Any]) -> list[list[int]]:
-        texts = generate(self._model, self._tokenizer, prompts, json=compiled, manager=self._manager, **options)
+        texts = generate(
+            self._model, self._tokenizer, prompts, json=compiled, fit="off", manager=self._manager, **options
+        )
         stop = self._tokenizer.eos_token_id
         return [[*ids, *[stop] * whole] for ids, whole in zip(texts.token_ids, texts.is_complete, strict=True)]
 

@@ -175,11 +175,15 @@ class Server:
         """
         request_id = f"cmpl-{next(self._numbers)}"
         params = asked.params(self._tool_format)
+        limit = (asked.max_completion_tokens if isinstance(asked, ChatCompletion) else None) or asked.max_tokens
         if params is not None:
             params.validate()
             loop, is_settled = asyncio.get_running_loop(), asyncio.Event()
             self._manager.add_request(
-                request_id, params, on_settled=lambda *_: loop.call_soon_threadsafe(is_settled.set)
+                request_id,
+                params,
+                max_tokens=limit,  # below the shortest text, it is refused here
+                on_settled=lambda *_: loop.call_soon_threadsafe(is_settled.set),
             )
             await is_settled.wait()
             if (error := self._manager.error(request_id)) is not None:
@@ -187,7 +191,6 @@ class Server:
                 raise error
         is_chat = isinstance(asked, ChatCompletion)
         prompt = self._tokenizer(asked.text(self._tokenizer, params), add_special_tokens=not is_chat)["input_ids"]
-        limit = (asked.max_completion_tokens if isinstance(asked, ChatCompletion) else None) or asked.max_tokens
         return Text(request_id, params, len(prompt), self._pieces(request_id, prompt, limit, params is not None))
 
     async def _pieces(

@@ -3,14 +3,14 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from structout.cli.check_page import page_of
-from structout.cli.fields import NO_BREAK, Field, laid_out, one_line
+from structout.cli.fields import NO_BREAK, Field, counted, laid_out, one_line
 from structout.cli.loading import load_model, load_tokenizer
 from structout.cli.progress import printable, say
 from structout.cli.user_errors import UserError, first_line, write_file
@@ -25,6 +25,7 @@ _MAX_BEFORE = 60  # characters of the text in front of the place
 _MAX_AFTER = 20
 _MAX_WAYS = 8
 _MAX_EXAMPLE = 40
+_MAX_COUNTS = 40
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -139,6 +140,8 @@ def _fields(found: TextCheck, tokenizer_name: str, page: str | None) -> Iterator
         yield from _ways(found)
         yield "shortest end", one_line(found.completion)
     yield "tokens", _tokens(found, tokenizer_name)
+    if found.num_needed is not None:
+        yield "needs", _needs(found.num_needed)
     if page is not None:
         yield "page", page
 
@@ -158,6 +161,16 @@ def _ways(found: TextCheck) -> Iterator[Field]:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _MAX_EXAMPLE else f"{text[:_MAX_EXAMPLE]} ..."
+
+
+def _needs(counts: Sequence[int]) -> str:
+    """The least number of tokens at the start of a text and after each of its last
+    tokens."""
+    after = " ".join(map(str, counts[1:][-_MAX_COUNTS:]))
+    is_cut = len(counts) - 1 > _MAX_COUNTS
+    which = f"the last {_MAX_COUNTS}" if is_cut else "each"
+    start = f"at least {counted(counts[0], 'token')}, the stop token included"
+    return f"{start}; after {which} of these still {after}" if after else start
 
 
 def _tokens(found: TextCheck, tokenizer_name: str) -> str:

@@ -78,6 +78,8 @@ def _fields(explanation: Explanation, tokenizer_name: str, key_order: str) -> It
     if explanation.error is None:
         yield "ready", f"{duration(explanation.ready_seconds)}, with {tokenizer_name}"
         yield from _size_fields(explanation, key_order)
+        if explanation.num_needed is not None:
+            yield "needs", f"at least {counted(explanation.num_needed, 'token')}, the stop token included"
         yield "example", one_line(explanation.example)
 
 

@@ -99,7 +99,7 @@ def _decode(
             **options,
         )
     except GrammarError as error:
-        message = str(error).replace("lenient=True", "--lenient")
+        message = str(error).replace("lenient=True", "--lenient").replace("max_tokens", "--max-tokens")
         raise UserError(f"constraint refused ({error.kind.value}): {message}") from error
     except DeadEndError as error:
         raise UserError(error.reason) from error

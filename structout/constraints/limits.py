@@ -10,7 +10,7 @@ from typing import Any
 
 from structout.constraints.grammar_texts import expressions_of
 from structout.constraints.schema_walks import depth, pointer_to, schemas
-from structout.errors import GrammarError, GrammarLimitError
+from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,13 @@ def check_limits(kind: str, value: object, text: str, limits: Limits) -> None:
     else:
         _check("nesting", depth(value), limits)
         _check_schema(value, limits)
+
+
+def check_num_tokens(num_needed: int, max_tokens: int) -> None:
+    """Raise ``GrammarError`` if a text needs more than ``max_tokens`` tokens."""
+    if num_needed > max_tokens:
+        message = f"the text needs at least {num_needed:,} tokens, max_tokens is {max_tokens:,}"
+        raise GrammarError(message, kind=GrammarErrorKind.LIMIT, num_needed=num_needed)
 
 
 def check_size(text: str, limits: Limits) -> None:

@@ -96,6 +96,8 @@ class Explanation:
         annotations: each ``format`` that constrains nothing, such as
             ``#/properties/file/format``.
         weakened: what is not enforced of a lenient constraint.
+        num_needed: the least number of tokens of a text, its stop token included. None
+            where no end is known: for other engines than structout's own.
         ready_seconds: from the constraint to its first mask, by a clock.
         memory_bytes: memory of the compiled constraint after the texts, for any engine.
         example: a text drawn from the masks.
@@ -117,6 +119,7 @@ class Explanation:
     keywords: KeywordUse | None = None
     annotations: tuple[str, ...] = ()
     weakened: tuple[str, ...] = ()
+    num_needed: int | None = None
     ready_seconds: float = 0.0
     memory_bytes: int = 0
     example: str | None = None
@@ -174,6 +177,7 @@ def explain(
             keywords=_keywords(constraint, {*compiled.annotations, *compiled.weakened}),
             annotations=compiled.annotations,
             weakened=compiled.weakened,
+            num_needed=compiled.grammar.num_needed,
             ready_seconds=seconds,
         )
         return _with_costs(served, compiled.grammar, vocabulary, num_texts, seed)

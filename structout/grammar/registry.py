@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from structout._version import __version__
 from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.limits import check_num_tokens
 from structout.constraints.params import Constraint, StructuredOutputOptions, StructuredOutputsParams
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.compiled_files import CompiledFiles
@@ -194,7 +195,13 @@ class BackendSet:
             )
 
 
-def check_params(params: StructuredOutputsParams, config: StructuredOutputsConfig | None = None) -> tuple[str, ...]:
+def check_params(
+    params: StructuredOutputsParams,
+    config: StructuredOutputsConfig | None = None,
+    *,
+    tokenizer: Any = None,
+    max_tokens: int | None = None,
+) -> tuple[str, ...]:
     """Find out what a manager would refuse, without a tokenizer.
 
     Takes milliseconds, for a frontend that answers a bad request at once. The
@@ -204,6 +211,9 @@ def check_params(params: StructuredOutputsParams, config: StructuredOutputsConfi
     Args:
         params: the constraint of a request.
         config: the manager's config. Default: the default config.
+        tokenizer: the model's. Needed with ``max_tokens``, and used if the least bytes
+            of a text are more than these.
+        max_tokens: the request's limit on the tokens of its text.
 
     Returns:
         the parts of a ``lenient`` constraint that would not be enforced.
@@ -213,7 +223,11 @@ def check_params(params: StructuredOutputsParams, config: StructuredOutputsConfi
             supported. Its ``as_dict`` is the body of a response.
     """
     config = config or StructuredOutputsConfig()
-    return _check_constraint(params.constraint(config), config)
+    constraint = params.constraint(config)
+    weakened = _check_constraint(constraint, config)
+    if max_tokens is not None and params.fit == "on" and _num_needed(constraint, config, None) > max_tokens:
+        check_num_tokens(_num_needed(constraint, config, tokenizer), max_tokens)
+    return weakened
 
 
 @lru_cache(maxsize=256)  # clients repeat their schemas
@@ -221,9 +235,24 @@ def _check_constraint(constraint: Constraint, config: StructuredOutputsConfig) -
     return _byte_backends(config).check(constraint)
 
 
+@lru_cache(maxsize=256)
+def _num_needed(constraint: Constraint, config: StructuredOutputsConfig, tokenizer: Any) -> int:
+    """The least number of tokens of a text, 0 if it is unknown; without a tokenizer, of
+    its bytes and a stop token."""
+    if _name(constraint) != NATIVE:
+        return 0
+    backends = _byte_backends(config) if tokenizer is None else _backends_of(tokenizer, config)
+    return backends.compile(constraint).grammar.num_needed or 0
+
+
 @lru_cache(maxsize=4)
 def _byte_backends(config: StructuredOutputsConfig) -> BackendSet:
     return BackendSet(BYTES, config)
+
+
+@lru_cache(maxsize=1)
+def _backends_of(tokenizer: Any, config: StructuredOutputsConfig) -> BackendSet:
+    return BackendSet(Vocabulary.from_tokenizer(tokenizer), config)
 
 
 def _name(constraint: Constraint) -> str:

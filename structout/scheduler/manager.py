@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from structout.constraints.config import StructuredOutputsConfig
+from structout.constraints.limits import check_num_tokens
 from structout.constraints.params import Constraint, StructuredOutputsParams
 from structout.errors import GrammarError, GrammarTimeoutError, StructOutError
 from structout.grammar.forced_tokens import CanonicalTokenizer
@@ -31,8 +32,8 @@ from structout.scheduler.requests import (
     Request,
     RequestStart,
     RequestTable,
-    check_fit,
     checked_limit,
+    least_tokens,
 )
 from structout.scheduler.stats import ManagerStats
 
@@ -270,23 +271,34 @@ class StructuredOutputManager:
             return grammar is not None and grammar.is_terminated()
 
     def end_within(self, request_id: str, max_tokens: int) -> None:
-        """Limit a request that has no tokens yet, as ``add_request(max_tokens=...)``
-        does. The lower one of two limits counts.
+        """Limit a request as ``add_request(max_tokens=...)`` does. The lower one of two
+        limits counts. No effect on a request that has tokens.
 
         Raises:
             GrammarError: the text needs more tokens. The request goes on as before.
-            ValueError: the request has tokens.
-            StructOutError: it is not READY.
+            StructOutError: the request is not READY.
         """
         with self._lock_grammars():
             request, grammar = self._requests[request_id], self._grammar(request_id)
             if grammar.num_tokens:
-                raise ValueError(f"request {request_id!r} has {grammar.num_tokens} tokens: limit it before its first")
+                return
             max_tokens = min(checked_limit(max_tokens), request.max_tokens or max_tokens)
             if request.fit:
-                check_fit(grammar, max_tokens)
+                check_num_tokens(least_tokens(grammar), max_tokens)
                 grammar.end_within(max_tokens)
             request.max_tokens = max_tokens
+
+    def fits(self, request_id: str) -> bool:
+        """False if the text can no longer end within its limit: some of its tokens did
+        not follow the masks.
+
+        Raises:
+            StructOutError: the request is not READY.
+        """
+        with self._lock_grammars():
+            request, grammar = self._requests[request_id], self._grammar(request_id)
+            limit = request.max_tokens if request.fit else None
+            return limit is None or least_tokens(grammar) <= limit
 
     def num_needed(self, request_id: str) -> int | None:
         """The least number of tokens that complete the text from here, the end of the

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from structout.constraints.limits import check_num_tokens
 from structout.errors import (
     CompileCrashError,
     DuplicateRequestError,
@@ -72,11 +73,11 @@ class RequestStart:
             if self._constrain_after is not None:
                 grammar.begin_after(self._constrain_after)
             if self._max_tokens is not None:
-                check_fit(grammar, self._max_tokens)
+                check_num_tokens(least_tokens(grammar), self._max_tokens)
                 grammar.end_within(self._max_tokens)
             is_replayed = grammar.accept_tokens("", self._output_token_ids)
             if self._max_tokens is not None and is_replayed:
-                check_fit(grammar, self._max_tokens)
+                check_num_tokens(least_tokens(grammar), self._max_tokens)
         except GrammarError as error:  # of the limit
             return error
         except Exception as error:  # whatever a native library raises: the request must not wait forever
@@ -93,13 +94,11 @@ def checked_limit(max_tokens: object) -> int:
     return max_tokens
 
 
-def check_fit(grammar: StructuredOutputGrammar, max_tokens: int) -> None:
-    """Raises ``GrammarError`` if the text cannot end within ``max_tokens``."""
-    num_left = grammar.num_needed or 0  # unknown, or the text has ended
-    num_needed = grammar.num_tokens + num_left
-    if num_left and num_needed > max_tokens:
-        message = f"the text needs at least {num_needed:,} tokens, max_tokens is {max_tokens:,}"
-        raise GrammarError(message, kind=GrammarErrorKind.LIMIT, num_needed=num_needed)
+def least_tokens(grammar: StructuredOutputGrammar) -> int:
+    """The least number of tokens of the whole text. 0 if it is unknown, or if the text
+    has ended."""
+    num_left = grammar.num_needed
+    return grammar.num_tokens + num_left if num_left else 0
 
 
 def _checked(name: str, tokens: Sequence[int] | None, vocab_size: int) -> list[int] | None:

@@ -40,6 +40,12 @@ def test_check_of_a_forbidden_text_marks_the_place_and_names_the_cause(capsys):
     assert re.search(r"^tokens        number \d+ of \d+ \(id \d+\) is not allowed, where \d+ of the demo", output, re.M)
 
 
+def test_check_prints_the_tokens_that_are_still_needed_after_each_token(capsys):
+    output = run(capsys, "--choice", "yes", "yes", status=0)
+    counts = re.search(r"^needs         at least (\d+) tokens, .*; after each of these still (.*)$", output, re.M)
+    assert [int(count) for count in counts[2].split()] == list(range(int(counts[1]) - 1, 0, -1))
+
+
 def test_check_names_the_options_of_the_command_that_refuse_a_text(capsys):
     causes = "because       whitespace: --compact allows one space"
     assert causes in run(capsys, COLORS, '[\n  "red"\n]', "--compact")

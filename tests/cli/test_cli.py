@@ -149,6 +149,20 @@ def test_generate_with_a_model_directory_uses_that_model(capsys, model_dir):
     assert f"{model_dir} on cpu" in output.err
 
 
+def test_generate_with_fewer_tokens_than_a_text_needs_is_refused_with_the_number(capsys):
+    assert main(["generate", "--regex", "[a-z]{50}", "--max-tokens", "3"]) == 2
+    assert re.search(
+        r"constraint refused \(limit\): the text needs at least \d+ tokens, --max-tokens is 3", capsys.readouterr().err
+    )
+
+
+@pytest.fixture
+def unlimited(monkeypatch):
+    """Constraints that leave the limit out, like those whose ends are not known."""
+    monkeypatch.setattr(StructuredOutputManager, "end_within", lambda *_: None)
+
+
+@pytest.mark.usefixtures("unlimited")
 def test_generate_with_too_few_tokens_reports_the_text_and_returns_1(capsys):
     assert main(["generate", "--regex", "[a-z]{50}", "--max-tokens", "3", "--seed", "0"]) == 1
     output = capsys.readouterr()
@@ -423,11 +437,12 @@ def gpt2_dir(model_dir):
 
 
 @pytest.mark.parametrize("mode", ["off", "draft"])
-def test_generate_up_to_the_last_position_of_the_model(capsys, gpt2_dir, mode):
+def test_generate_up_to_the_last_position_of_the_model(capsys, request, gpt2_dir, mode):
     arguments = ["--model", str(gpt2_dir), "--prompt", "order", "--seed", "2", "-n", "3", "--jump-forward", mode]
     schema = '{"enum": [{"status": "created", "total": 10}, {"status": "paid", "total": 10}, 7]}'
     assert main(["generate", *arguments, "--json-schema", schema]) in (0, 1)  # 2 if the model fails
     assert "7\n" in capsys.readouterr().out
+    request.getfixturevalue("unlimited")
     assert main(["generate", *arguments, "--regex", "abc[a-z]{60}"]) == 1
     assert "tokens, when the model's 25 positions were used up: abc" in capsys.readouterr().err
 

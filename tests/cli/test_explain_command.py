@@ -41,12 +41,13 @@ def test_explain_with_a_schema_prints_a_title_and_aligned_fields(capsys):
     assert all(re.match(r"(?=.{12}  \S)[a-z ]{12}", line) for line in lines)
     assert max(map(len, lines)) <= 100
     fields = fields_of(output)
-    assert list(fields)[:3] == ["engine", "enforced", "descriptive"]
-    assert list(fields)[-4:] == ["ready", "visited", "automaton", "example"]
+    assert list(fields)[:4] == ["engine", "enforced", "descriptive", "ready"]
+    assert list(fields)[-4:] == ["visited", "automaton", "needs", "example"]
     assert fields["enforced"].startswith("type 16, pattern 7, properties 4")
     assert re.fullmatch(r"[\d.]+ (ms|µs), with the demo model's 1,000 tokens", fields["ready"])
     assert re.fullmatch(r"[\d,]+ states, [\d,]+ masks, [\d,]+ (kB|bytes) after 16 texts", fields["visited"])
     assert fields["automaton"].endswith(": a device can follow it")
+    assert re.fullmatch(r"at least \d+ tokens, the stop token included", fields["needs"])
     jsonschema.validate(json.loads(fields["example"]), json.loads(ORDER.read_text()))
 
 

@@ -1,5 +1,6 @@
 """Which backend serves a constraint, and what is reported about it."""
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -409,6 +410,19 @@ def test_check_params_stops_early_on_a_costly_pattern(regex):
 
 def test_check_params_does_not_make_a_backend_that_is_named():
     assert check_params(StructuredOutputsParams(json={"type": "nothing"}, backend="xgrammar")) == ()
+
+
+def test_check_params_refuses_a_limit_below_the_shortest_text():
+    tokenizer = byte_level()
+    params = StructuredOutputsParams(choice=["order" * 5, "order" * 4])
+    num_needed = 1 + len(tokenizer.encode("order" * 4))
+    assert num_needed < 20  # fewer tokens than bytes
+    assert check_params(params, tokenizer=tokenizer, max_tokens=num_needed) == ()
+    with pytest.raises(GrammarError, match=f"at least {num_needed} tokens, max_tokens is {num_needed - 1}") as caught:
+        check_params(params, tokenizer=tokenizer, max_tokens=num_needed - 1)
+    assert (caught.value.kind, caught.value.num_needed) == (GrammarErrorKind.LIMIT, num_needed)
+    for other in ({"fit": "off"}, {"backend": "xgrammar"}):
+        assert check_params(dataclasses.replace(params, **other), tokenizer=tokenizer, max_tokens=1) == ()
 
 
 def test_rule_for_formats_of_a_request_goes_before_that_of_the_config():

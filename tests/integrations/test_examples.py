@@ -120,7 +120,8 @@ def test_server_answers_with_a_text_of_the_constraint(server):
     text, reason = complete(port, prompt="order: ", **schema)
     jsonschema.validate(json.loads(text), SCHEMA)
     assert reason == "stop"
-    text, reason = complete(port, prompt="order: ", structured_outputs={"regex": "[a-z]{60}"}, max_tokens=5)
+    constraint = {"regex": "[a-z]{60}", "fit": "off"}
+    text, reason = complete(port, prompt="order: ", structured_outputs=constraint, max_tokens=5)
     assert re.fullmatch("[a-z]{1,60}", text)
     assert reason == "length"
     assert complete(port, prompt="order: ", max_tokens=4)[1] in ("length", "stop")
@@ -156,6 +157,18 @@ def test_server_decodes_many_requests_together(server):
                 assert text in ("yes", "no")
             case 3:
                 assert re.fullmatch("a+", text)
+    wait_for_no_request(manager)
+
+
+def test_server_ends_a_text_within_max_tokens_or_answers_with_the_number_it_needs(server):
+    port, manager = server
+    asked = {"prompt": "order: ", "structured_outputs": {"regex": "[a-z]{60}"}}
+    response = post(port, **asked, max_tokens=5)
+    assert response.status == 400
+    found = re.search(r"needs at least (\d+) tokens, max_tokens is 5", json.loads(response.read())["error"]["message"])
+    text, reason = complete(port, **asked, max_tokens=int(found[1]))
+    assert re.fullmatch("[a-z]{60}", text)
+    assert reason == "stop"
     wait_for_no_request(manager)
 
 

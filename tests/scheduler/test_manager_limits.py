@@ -229,9 +229,9 @@ def test_end_within_limits_a_request_before_its_first_token(manager):
     assert caught.value.num_needed == num_needed
     manager.end_within("r", 6)
     manager.end_within("r", 8)  # the lower one counts
-    assert len(walk(manager, "r", longest)) == 6
-    with pytest.raises(ValueError, match="has 6 tokens"):
-        manager.end_within("r", 7)
+    manager.accept_tokens("r", ids_of("a"))
+    manager.end_within("r", 4)  # too late
+    assert 1 + len(walk(manager, "r", longest)) == 6
 
 
 # -- stop tokens and reasoning ---------------------------------------------------------

@@ -50,6 +50,7 @@ REFUSED: list[dict[str, Any]] = [
     {"response_format": json_schema({"type": "strin"})},
     {"response_format": json_schema({"$ref": "#/$defs/missing"})},
     {"structured_outputs": {"regex": "a", "choice": ["a"]}},
+    {"structured_outputs": {"regex": "[a-z]{300}"}, "max_tokens": 9},
 ]
 
 

@@ -17,6 +17,7 @@ JUMP_FORWARD = {
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
 NESTED_LISTS = 'root ::= "[" (root ("," root)*)? "]"'
 SENTENCE = "([a-f]|[g-z]){150,180}!"  # of one token a letter
+CUT_OFF = {"extra_args": {"structout_fit": "off"}}  # where their limit is below the shortest text
 PENALTIES = {"repetition_penalty": 1.4, "frequency_penalty": 0.7, "presence_penalty": 0.4}
 
 

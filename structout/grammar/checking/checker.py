@@ -141,8 +141,12 @@ class _Examination:
         self._pieces = checker.pieces_of(text)
         self._grammar = checker.grammar()
         index = 0
+        needed = [self._grammar.num_needed]
         while index < len(self._pieces) and self._pieces[index].is_read_by(self._grammar):
             index += 1
+            needed.append(self._grammar.num_needed)
+        known = tuple(count for count in needed if count is not None)
+        self._num_needed = known if checker.has_tokenizer and len(known) == len(needed) else None
         self._index = index
         self._num_allowed_tokens = self._count_allowed() if checker.has_tokenizer else None
         # _refused_piece adds the allowed bytes of the next token to these, one by one.
@@ -196,6 +200,7 @@ class _Examination:
             token_ids=self._token_ids(),
             token_index=self._index if self._refused is not None and self._checker.has_tokenizer else None,
             num_allowed_tokens=self._num_allowed_tokens,
+            num_needed=self._num_needed,
         )
 
     def _token_ids(self) -> tuple[int, ...] | None:

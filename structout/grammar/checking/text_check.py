@@ -66,6 +66,9 @@ class TextCheck:
             has, or without a tokenizer.
         num_allowed_tokens: how many tokens the constraint allows in place of that
             token, or at the end of the text. None without a tokenizer.
+        num_needed: the least number of tokens that complete the text, its stop token
+            included: at its start and after each allowed token. None without a
+            tokenizer, and where no end is known.
     """
 
     text: str
@@ -80,6 +83,7 @@ class TextCheck:
     token_ids: tuple[int, ...] | None
     token_index: int | None
     num_allowed_tokens: int | None
+    num_needed: tuple[int, ...] | None
 
     @property
     def is_complete(self) -> bool:

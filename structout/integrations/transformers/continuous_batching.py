@@ -39,8 +39,9 @@ class StructuredBatchingProcessor(ContinuousBatchingLogitsProcessor):  # type: i
 
     A request names it as ``add_request(..., structured_request="a")``. The position of
     its text follows from the tokens that transformers has kept for it, so preemption
-    and ``num_return_sequences`` need no care. A text that cannot go on may only end:
-    no error of a request stops the others.
+    and ``num_return_sequences`` need no care. It ends within the request's
+    ``max_new_tokens``. A text that cannot go on, or whose limit is below the shortest
+    text, may only end: no error of a request stops the others.
 
     Args:
         manager: made for this tokenizer and lm_head.
@@ -133,21 +134,21 @@ class StructuredBatchingProcessor(ContinuousBatchingLogitsProcessor):  # type: i
             return None
         text = self._texts.get(state.request_id)
         if text is None:
-            text = self._texts[state.request_id] = self._fork(name)
+            text = self._texts[state.request_id] = self._start(name, state)
         if text.error:
             return text
-        # Once a request was preempted its first tokens count as part of its prompt.
-        num_prompt_tokens = state._true_initial_tokens or len(state.initial_tokens)
-        tokens = [*state.initial_tokens[num_prompt_tokens:], *state.generated_tokens]
+        tokens = [*_earlier_tokens(state), *state.generated_tokens]
         if not self._manager.accept_tokens(text.request_id, tokens[text.num_tokens :]):
             text.error = "its tokens are not those of its masks"
         text.num_tokens = len(tokens)
         return text
 
-    def _fork(self, name: str) -> _Text:
+    def _start(self, name: str, state: Any) -> _Text:
         text = _Text(new_request_id("continuous-batching"))
         try:
             self._manager.fork(name, text.request_id)
+            if state.max_new_tokens is not None:  # of those that are not part of its prompt by now
+                self._manager.end_within(text.request_id, state.max_new_tokens + len(_earlier_tokens(state)))
         except StructOutError as error:
             text.error = str(error)
         return text
@@ -159,6 +160,13 @@ class StructuredBatchingProcessor(ContinuousBatchingLogitsProcessor):  # type: i
             if request_id not in current:
                 self._texts.pop(request_id, None)
                 self._manager.finish_request(text.request_id)
+
+
+def _earlier_tokens(state: Any) -> list[int]:
+    """The tokens of a text that count as part of its prompt, once it was preempted."""
+    num_prompt_tokens = state._true_initial_tokens or len(state.initial_tokens)
+    tokens: list[int] = state.initial_tokens[num_prompt_tokens:]
+    return tokens
 
 
 @contextmanager

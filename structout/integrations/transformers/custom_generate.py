@@ -75,7 +75,9 @@ def masked_generate(
     ``do_sample``, ``temperature``, ``top_k``, ``top_p`` and ``min_p`` mean what they
     mean to transformers, and other logits processors run before the mask. A constrained
     row ends with the stop token of its request, a free row as transformers ends it. A
-    stop token that alone may follow is appended without a forward pass.
+    stop token that alone may follow is appended without a forward pass. The text of a
+    request without tokens ends within ``max_new_tokens`` or ``max_length``, its stop
+    token included, unless its ``fit`` is "off".
 
     Transformers passes neither ``streamer`` nor ``assistant_model`` on to custom loops:
     use ``stream_to`` for the first; the second has no effect. (The ``generate`` of this
@@ -96,7 +98,8 @@ def masked_generate(
             a :class:`structout.DeviceFSM`, so that no step waits for the CPU. For
             regular constraints that structout's own engine serves, and models that take
             a ``StaticCache``. Draws the same tokens, except where the model's attention
-            rounds differently.
+            rounds differently, and where filters see masks that a limit has narrowed:
+            what the limit cuts off is taken back and drawn again without it.
         stream_to: one of transformers' streamers, or None.
         monitor: watches the decoding loop.
         texts: an empty list that receives the rows' texts, which know whether they are
@@ -111,7 +114,8 @@ def masked_generate(
             outputs other than token ids), or does not go with jump-forward. Nothing has
             been drawn then.
         UnknownRequestError: a request is not with the manager, or was finished.
-        GrammarError: the constraint of a request is bad.
+        GrammarError: the constraint of a request is bad, or its shortest text does not
+            fit the limit.
         DeadEndError: a grammar has no way on, or nothing can be drawn from a row.
     """
     num_rows = len(input_ids)
@@ -131,6 +135,8 @@ def masked_generate(
     positions = _prompt_lengths(model, input_ids, model_kwargs)
     max_length = stopping_criteria.max_length
     max_tokens = None if max_length is None else max_length - input_ids.shape[1]
+    if max_tokens is not None:
+        _limit(manager, request_ids, max_tokens)
     texts = [] if texts is None else texts
     ends = generation_config._eos_token_tensor
     end_tokens = [] if ends is None else ends.tolist()
@@ -147,7 +153,9 @@ def masked_generate(
         DeviceDecodingLoop(
             model, input_ids, mask, texts, fsm, states, params, max_length - input_ids.shape[1], monitor
         ).run(sampler.accept)
-    else:
+        for text in texts:
+            text.take_back_misfit()
+    if any(text.is_live for text in texts):
         DecodingLoop(
             ModelFeed(model, input_ids, generation_config, model_kwargs),
             texts,
@@ -255,6 +263,13 @@ def _check_requests(manager: StructuredOutputManager, request_ids: Sequence[str 
                 f"request {request_id!r} is complete already: its row would be unconstrained. "
                 "Call finish_request, then add_request for each new text"
             )
+
+
+def _limit(manager: StructuredOutputManager, request_ids: Sequence[str | None], max_tokens: int) -> None:
+    """Let the texts of the requests that begin here end within ``max_tokens``."""
+    for request_id in request_ids:
+        if request_id is not None:
+            manager.end_within(request_id, max_tokens)
 
 
 def _split_processors(logits_processor: Any, do_sample: bool) -> tuple[SamplingParams, list[Any]]:

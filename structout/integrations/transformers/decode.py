@@ -120,6 +120,20 @@ class Text:
         self._num_fed -= num_forgotten
         return num_forgotten
 
+    def take_back_misfit(self) -> None:
+        """Take back the tokens from the first on after which the text cannot end within
+        the limit of its request."""
+        if self._manager.fits(self.request_id):
+            return
+        drawn, num_kept = self.token_ids, 0
+        for count in range(len(drawn) - 1, 0, -1):
+            self.rollback(1)
+            num_kept = num_kept or count if self._manager.fits(self.request_id) else 0
+        self.rollback(1)
+        self.token_ids = drawn[:num_kept]
+        self.accept_tokens(self.request_id, self.token_ids)
+        self.is_terminated = self.is_complete = False
+
     def append(self, drawn: list[int], accept: Callable[[Row, int], bool]) -> int:
         """Append drawn tokens up to the first that differs from its draft.
 
@@ -227,7 +241,8 @@ class DecodingLoop:
     def _forward(self, live: Sequence[int]) -> torch.Tensor:
         """Return the logits after each live text and after each of its drafts: ``[T,
         V]``."""
-        logits = self._feed.forward()
+        lengths = [len(self._new[i]) - len(self._texts[i].drafts) for i in live]
+        logits = self._feed.forward(1 + max(map(len, self._new)) - min(lengths))
         if self._processors:
             scores = logits[:, -1]
             for process in self._processors:

@@ -1,10 +1,10 @@
 """Texts from prompts in one call."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -46,11 +46,15 @@ class Generation:
         token_ids: the tokens of each text, without its stop token.
         is_complete: for each text whether it is whole: it ended with a stop token, or
             met its limit where it may end. If not, it is only the beginning of a valid
-            text.
+            text. That happens with ``fit="off"``, to free texts, to constraints of
+            other engines and under stopping criteria.
         finish_reasons: for each text why it ended, with OpenAI's names: "length" if its
-            limit or a stopping criterion cut it off where it might have gone on,
-            "tool_calls" if it calls ``tools``, else "stop".
+            limit or a stopping criterion cut it off where it is not whole (with
+            ``fit="off"``: where it might have gone on), "tool_calls" if it calls
+            ``tools``, else "stop".
         usage: the tokens of each text.
+        fitted: for each text whether its limit has forbidden a token, so that it ends
+            in time. Without the limit it might be another text.
         weakened: parts of the constraints that are not enforced, see
             ``StructuredOutputManager.weakened``.
         annotations: parts of the constraints that constrain nothing by definition, see
@@ -63,6 +67,7 @@ class Generation:
     is_complete: list[bool]
     finish_reasons: list[str]
     usage: list[Usage]
+    fitted: list[bool]
     weakened: tuple[str, ...]
     annotations: tuple[str, ...]
     params: list[StructuredOutputsParams | None] = field(repr=False)
@@ -94,6 +99,7 @@ def generate(
     schemas: Mapping[str, Any] | None = None,
     key_order: str | None = None,
     formats: str | None = None,
+    fit: Literal["on", "off"] | None = None,
     params: StructuredOutputsParams | Sequence[StructuredOutputsParams | None] | None = None,
     describe: bool = False,
     manager: StructuredOutputManager | None = None,
@@ -128,6 +134,9 @@ def generate(
         schemas: other schemas by their URIs, which ``json`` refers to.
         key_order: as in ``StructuredOutputsParams``; not with ``params``.
         formats: the same.
+        fit: the same, also with ``params``. By default each text ends within
+            ``max_new_tokens``, and a constraint whose shortest text is longer is
+            refused.
         params: a constraint with further options; or a list of one for each prompt,
             None for a prompt whose answer is free.
         describe: whether the system message of chat prompts describes the constraint:
@@ -147,7 +156,8 @@ def generate(
             model's positions leave) and others.
 
     Raises:
-        GrammarError: the constraint is bad.
+        GrammarError: the constraint is bad, or its shortest text does not fit the
+            limit.
         ValueError: the model has too few positions, a prompt is empty, ``params`` are
             more or fewer than the prompts, or an option is not supported, see
             :func:`masked_generate`.
@@ -177,6 +187,8 @@ def generate(
     params_of = _params_of_prompts(params, constraint, len(prompts))
     for distinct in {id(each): each for each in params_of if each is not None}.values():
         distinct.validate(None if manager is None else manager.config)
+    if fit is not None:
+        params_of = [None if each is None else replace(each, fit=fit) for each in params_of]
     pairs = zip(prompts, params_of, strict=True)
     prompt_ids = [tokens_of(tokenizer, prompt, each, describe=describe) for prompt, each in pairs]
     prompt_ids = [ids for ids in prompt_ids for _ in range(num_return_sequences)]
@@ -222,6 +234,7 @@ def generate(
             is_complete=is_complete,
             finish_reasons=[_finish_reason(*each) for each in zip(params_of, written, texts, strict=True)],
             usage=[Usage(len(ids), len(text.token_ids)) for ids, text in zip(prompt_ids, texts, strict=True)],
+            fitted=[request_id is not None and manager.was_fitted(request_id) for request_id in request_ids],
             weakened=_union(map(manager.weakened, constrained)),
             annotations=_union(map(manager.annotations, constrained)),
             params=params_of,
@@ -268,7 +281,8 @@ def _parsed(params: StructuredOutputsParams | None, text: str) -> Any:
 
 
 def _finish_reason(params: StructuredOutputsParams | None, written: str, text: Text) -> str:
-    if text.is_cut:
+    is_whole = params is not None and params.fit == "on" and text.is_complete
+    if text.is_cut and not is_whole:
         return "length"
     has_tools = params is not None and params.tools is not None
     return "tool_calls" if has_tools and _parsed(params, written) else "stop"

@@ -66,10 +66,12 @@ class StructuredLogitsProcessor(transformers.LogitsProcessor):  # type: ignore[m
         manager: the manager to use.
         request_ids: the request of each prompt, None for a free one. They stay where
             they are: the processor follows forks of them.
+        max_new_tokens: the limit that ``model.generate`` has, which does not tell its
+            processors. Each text ends within it.
 
     Raises:
         GrammarError: the constraint is malformed. The first call raises errors that
-            only compiling finds.
+            only compiling finds, and refuses a limit below the shortest text.
         ValueError: the arguments do not go together.
     """
 
@@ -87,6 +89,7 @@ class StructuredLogitsProcessor(transformers.LogitsProcessor):  # type: ignore[m
         params: StructuredOutputsParams | None = None,
         manager: StructuredOutputManager | None = None,
         request_ids: Sequence[str | None] | None = None,
+        max_new_tokens: int | None = None,
     ):
         shorthands = {"json": json, "regex": regex, "choice": choice, "grammar": grammar}
         has_shorthand = any(value is not None for value in shorthands.values())
@@ -106,6 +109,7 @@ class StructuredLogitsProcessor(transformers.LogitsProcessor):  # type: ignore[m
         self._params = params
         self._manager = manager
         self._templates = request_ids
+        self._max_new_tokens = max_new_tokens
         self._rows: list[_Row] = []
         self._last_ids = torch.empty(0, 0, dtype=torch.int64)
         self._num_prompt_columns = 0
@@ -183,7 +187,7 @@ class StructuredLogitsProcessor(transformers.LogitsProcessor):  # type: ignore[m
         for template in templates:
             if template is not None:
                 manager.wait_ready(template)
-            self._rows += [_Row(None if template is None else self._fork(template)) for _ in range(copies)]
+            self._rows += [_Row(None if template is None else self._start(template)) for _ in range(copies)]
         if self._templates is None:
             self._finish(str(templates[0]))
 
@@ -268,6 +272,13 @@ class StructuredLogitsProcessor(transformers.LogitsProcessor):  # type: ignore[m
             manager.rollback(row.request_id, surplus)
             row.num_tokens = num_tokens
             row.is_over = manager.is_terminated(row.request_id)
+
+    def _start(self, template: str) -> str:
+        request_id = self._fork(template)
+        if self._max_new_tokens is not None:
+            assert self._manager is not None
+            self._manager.end_within(request_id, self._max_new_tokens)
+        return request_id
 
     def _fork(self, request_id: str) -> str:
         assert self._manager is not None

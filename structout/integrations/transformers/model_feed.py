@@ -46,15 +46,19 @@ class ModelFeed:
         self.columns = torch.cat([self.columns, new.to(self.columns.device)], dim=1)
         self._num_new += width
 
-    def forward(self) -> torch.Tensor:
+    def forward(self, max_logits: int | None = None) -> torch.Tensor:
         """Let the model read the new columns.
+
+        Args:
+            max_logits: how many of the last columns' logits are needed. None: all.
 
         Returns:
             the logits after each of them, ``[N, new columns, V]``. In the first pass
             they begin with those after the last column of the prompts. Logits of gaps
             are undefined.
         """
-        num_logits = self._num_new
+        num_logits = self._num_new + (self.num_passes == 0)
+        num_logits = num_logits if max_logits is None else min(num_logits, max_logits)
         if self._num_new:
             self._kwargs = self._model._update_model_kwargs_for_generation(
                 self._outputs,
@@ -66,12 +70,10 @@ class ModelFeed:
             if self.num_passes == 0 or not self._is_token.all():
                 self._mask_gaps()
         self._outputs = {}  # frees the logits of the last pass
+        self._keep_logits(num_logits)
         if self.num_passes == 0:
-            num_logits += 1
-            self._keep_logits(num_logits)
             outputs = self._model._prefill(self.columns, self._config, self._kwargs)
         else:
-            self._keep_logits(num_logits)
             # Without a cache the model reads everything again.
             num_read = self._num_new if self._kwargs.get("use_cache") else None
             inputs = self._model.prepare_inputs_for_generation(

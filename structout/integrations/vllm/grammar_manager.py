@@ -5,6 +5,7 @@ import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from vllm.v1.structured_output import StructuredOutputManager as VllmManager
 from vllm.v1.structured_output.utils import apply_grammar_bitmask, strip_speculative_padding
 
-from structout.errors import GrammarError
+from structout.errors import GrammarError, StructOutError
 from structout.integrations.vllm import request_params
 from structout.integrations.vllm.proposer import is_jump_forward
 from structout.masks.batch import MaskBatch
@@ -137,12 +138,19 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
     def start(self, request: Any) -> PendingGrammar:
         """Start to compile the constraint of a structured request."""
         assert self.structout is not None
-        structured = request.structured_output_request
+        structured, sampling_params = request.structured_output_request, request.sampling_params
         key = f"{request.request_id}#{next(self._keys)}"
-        stop = request.sampling_params.all_stop_token_ids if request.sampling_params is not None else None
+        stop = sampling_params.all_stop_token_ids if sampling_params is not None else None
         config = self.vllm_config.structured_outputs_config
-        params = request_params.params_of(structured.params, config, self.tokenizer, request.sampling_params)
-        self.structout.add_request(key, params, stop_token_ids=list(stop) if stop else None)
+        params = request_params.params_of(structured.params, config, self.tokenizer, sampling_params)
+        if sampling_params is not None:
+            # vLLM ends the text there in any case. A worker does not know the length of
+            # each prompt.
+            room = self.vllm_config.model_config.max_model_len - request.num_prompt_tokens
+            sampling_params.max_tokens = min(sampling_params.max_tokens, room)
+        self.structout.add_request(
+            key, params, stop_token_ids=list(stop) if stop else None, max_tokens=self._limit_of(request)
+        )
         return PendingGrammar(Grammar(self.structout, key))
 
     def grammar_bitmask(
@@ -195,14 +203,30 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
             start, _ = self._get_constraint_bounds(request, new_token_ids, spec_tokens_committed=True)
             if start > len(new_token_ids):
                 return None
+            self._end_after(request, request.num_output_tokens - len(new_token_ids) + start)
         request.structured_output_request.reasoning_ended = True
         return new_token_ids[start:]
 
     def bounds(self, request: Any, drafts: Sequence[int] = ()) -> tuple[int, int]:
         """From which draft on the grammar of a request advances, and from which row on
         it masks."""
-        start, constraint_start = self._get_constraint_bounds(request, strip_speculative_padding(drafts))
+        drafts = strip_speculative_padding(drafts)
+        start, constraint_start = self._get_constraint_bounds(request, drafts)
+        if start <= len(drafts):
+            self._end_after(request, request.num_output_tokens + start)
         return start, constraint_start
+
+    def _end_after(self, request: Any, num_reasoning: int) -> None:
+        """Let the text of a request end within what its reasoning leaves of the limit.
+        If that is too little, the text is cut off."""
+        limit = self._limit_of(request)
+        if limit is not None and self.structout is not None:
+            with suppress(StructOutError):
+                self.structout.end_within(key_of(request), limit - num_reasoning)
+
+    def _limit_of(self, request: Any) -> int | None:
+        # A session's next prompt goes on with its grammar.
+        return None if request.resumable else request_params.limit_of(request.sampling_params)
 
     def validate_tokens(self, request: Any, spec_tokens: list[int]) -> list[int]:
         if self.structout is None:

@@ -23,7 +23,9 @@ _log = logging.getLogger("vllm.structout")
 # structout's backends by vLLM's names.
 _BACKENDS = {"auto": "auto", "xgrammar": "xgrammar", "guidance": "auto"}
 
-_KEY_ORDER = "structout_key_order"  # in the extra_args of SamplingParams
+# In the extra_args of SamplingParams.
+_KEY_ORDER = "structout_key_order"
+_FIT = "structout_fit"
 
 
 def serves(structured_outputs_config: Any, tokenizer: Any) -> bool:
@@ -55,7 +57,7 @@ def params_of(
         structured_outputs_config: vLLM's ``StructuredOutputsConfig``.
         tokenizer: the model's.
         sampling_params: those of the request. Their ``extra_args``, ``vllm_xargs`` in
-            vLLM's API, may have a ``structout_key_order``.
+            vLLM's API, may have a ``structout_key_order`` and a ``structout_fit``.
     """
     backend = _BACKENDS[structured_outputs_config.backend]
     whitespace_pattern = constraint.whitespace_pattern if constraint.json is not None else None
@@ -78,7 +80,17 @@ def params_of(
         backend=backend,
         lenient=not envs.vllm_strict(),
         key_order=extra.get(_KEY_ORDER),
+        fit=extra.get(_FIT, "on"),
     )
+
+
+def limit_of(sampling_params: Any) -> int | None:
+    """The tokens within which the text of a request has to end. None if it has no
+    limit, or if vLLM lets no stop token end it."""
+    limit: int | None = None if sampling_params is None else sampling_params.max_tokens
+    if limit is None or sampling_params.ignore_eos or sampling_params.min_tokens >= limit:
+        return None
+    return limit
 
 
 @lru_cache(maxsize=8)
@@ -102,7 +114,8 @@ def validating(validate: Callable[..., None]) -> Callable[..., None]:
             return
         try:
             params = params_of(constraint, config, tokenizer, self)
-            weakened = check_params(params, manager_config(config))
+            limit = limit_of(self)
+            weakened = check_params(params, manager_config(config), tokenizer=tokenizer, max_tokens=limit)
         except GrammarError as error:
             raise VLLMValidationError(str(error)) from None
         if params.backend == "xgrammar":

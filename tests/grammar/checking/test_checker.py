@@ -285,6 +285,24 @@ def test_check_with_a_tokenizer_names_the_first_token_that_the_manager_refuses(m
     assert manager.vocabulary.text_of(found.token_ids) == text
 
 
+def test_check_with_a_tokenizer_counts_the_tokens_that_are_still_needed_as_the_manager_does():
+    tokenizer = byte_level()
+    found = checked('{"name": "Bo", "age": 13', tokenizer, json=PERSON)
+    with structout.StructuredOutputManager(tokenizer, len(tokenizer)) as manager:
+        manager.add_request("a", StructuredOutputsParams(json=PERSON))
+        manager.wait_ready("a")
+        expected = [manager.num_needed("a")]
+        for token in found.token_ids:
+            manager.accept_tokens("a", [token])
+            expected.append(manager.num_needed("a"))
+    assert found.num_needed == tuple(expected)
+    assert found.num_needed[-1] == 2  # the bracket and the stop token
+
+
+def test_check_without_a_tokenizer_counts_no_tokens():
+    assert checked("a", regex="a+").num_needed is None
+
+
 def test_check_of_a_refused_constraint_raises():
     with pytest.raises(GrammarError, match="does not parse"):
         checked("a", regex="(")

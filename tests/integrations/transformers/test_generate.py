@@ -111,7 +111,7 @@ def test_generate_gives_tool_calls_their_classes_reasons_and_usage(parts):
         assert type(call.value) is {"Model": Model, "Item": Item}[call.name]
         assert (usage.prompt_tokens, usage.completion_tokens) == (len(tokenizer(prompt)["input_ids"]), len(ids) + 1)
         assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
-    short = generate(*parts, "a", tools=[Item], max_new_tokens=2)
+    short = generate(*parts, "a", tools=[Item], max_new_tokens=2, fit="off")
     assert (short.finish_reasons, short.usage[0].completion_tokens) == (["length"], 2)
     assert generate(*parts, "a", choice=["yes"]).finish_reasons == ["stop"]
 
@@ -129,25 +129,32 @@ def test_generate_gives_tools_to_the_chat_template(parts):
     with pytest.MonkeyPatch.context() as patch:
         template = "{{ tools[0].function.name }}: {{ tools[0].function.parameters.required | join(',') }}"
         patch.setattr(tokenizer, "chat_template", template, raising=False)
-        result = generate(*parts, [{"role": "user", "content": "x"}], tools=[Item], max_new_tokens=1)
+        result = generate(*parts, [{"role": "user", "content": "x"}], tools=[Item], max_new_tokens=1, fit="off")
         assert result.usage[0].prompt_tokens == len(tokenizer("Item: name,count")["input_ids"])
 
 
 def test_generate_of_incomplete_texts_has_no_values(parts):
-    result = generate(*parts, "order:", json=ORDER, max_new_tokens=3)
+    result = generate(*parts, "order:", json=ORDER, max_new_tokens=3, fit="off")
     assert (result.is_complete, result.parsed, len(result.token_ids[0])) == ([False], [None], 3)
 
 
 def test_generate_of_a_text_that_is_whole_at_its_limit_is_complete(parts):
     whole = generate(*parts, "order:", json=ORDER, do_sample=False)
-    at_limit = generate(*parts, "order:", json=ORDER, do_sample=False, max_new_tokens=len(whole.token_ids[0]))
-    assert at_limit == dataclasses.replace(whole, usage=at_limit.usage)
+    options = {"do_sample": False, "max_new_tokens": len(whole.token_ids[0]), "fit": "off"}
+    at_limit = generate(*parts, "order:", json=ORDER, **options)
+    assert at_limit == dataclasses.replace(whole, usage=at_limit.usage, params=at_limit.params)
     assert at_limit.usage[0].completion_tokens == whole.usage[0].completion_tokens - 1  # without the stop token
 
 
 def test_generate_of_a_text_that_is_cut_off_where_it_may_end_has_a_value(parts):
-    result = generate(*parts, "order:", regex="x{3,9}", max_new_tokens=3, logits_processor=[allow_only(parts, "x")])
+    options = {"max_new_tokens": 3, "fit": "off", "logits_processor": [allow_only(parts, "x")]}
+    result = generate(*parts, "order:", regex="x{3,9}", **options)
     assert (result.is_complete, result.finish_reasons, result.parsed) == ([True], ["length"], ["xxx"])
+
+
+def test_generate_of_a_text_that_is_whole_at_its_limit_has_stopped(parts):
+    result = generate(*parts, "order:", grammar='root ::= "x"+', max_new_tokens=3)
+    assert (result.is_complete, result.finish_reasons, result.parsed) == ([True], ["stop"], result.texts)
 
 
 def allow_only(parts, text):
@@ -201,9 +208,9 @@ def test_generate_with_several_sequences_gives_each_prompt_consecutive_texts(par
 
 
 def test_generate_limits_texts_to_512_tokens_and_to_the_models_positions(parts):
-    assert len(generate(*parts, "order:", regex="🦊{1000}", do_sample=False).token_ids[0]) == 512
+    assert len(generate(*parts, "order:", regex="🦊{1000}", fit="off", do_sample=False).token_ids[0]) == 512
     long_prompt = [5] * 4090
-    assert len(generate(*parts, long_prompt, regex="[a-z]{999}", do_sample=False).token_ids[0]) == 6
+    assert len(generate(*parts, long_prompt, regex="[a-z]{999}", fit="off", do_sample=False).token_ids[0]) == 6
 
 
 def test_shared_manager_lives_as_long_as_its_tokenizer(parts):
@@ -294,7 +301,7 @@ def prompt_of(parts, monkeypatch, template, *, messages=None, **options):
     monkeypatch.setattr(tokenizer, "chat_template", template, raising=False)
     streamer = RecordingStreamer()
     messages = messages or [{"role": "user", "content": "Hi"}]
-    result = generate(model, tokenizer, messages, **options, streamer=streamer, max_new_tokens=1)
+    result = generate(model, tokenizer, messages, **options, fit="off", streamer=streamer, max_new_tokens=1)
     return tokenizer.decode(streamer.tokens[: result.usage[0].prompt_tokens])
 
 
@@ -498,7 +505,7 @@ def test_decoding_loop_feeds_the_model_each_text_and_nothing_else(parts, mode, m
 def test_generate_stops_at_max_new_tokens_within_a_jump(parts, mode):
     for max_new_tokens in (1, 3, 5, 9):
         options = {"choice": ["naïve 東京 🦊"], "jump_forward": mode, "max_new_tokens": max_new_tokens}
-        result = generate(*parts, "order:", **options)
+        result = generate(*parts, "order:", fit="off", **options)
         assert (len(result.token_ids[0]), result.is_complete) == (max_new_tokens, [False])
 
 

@@ -253,7 +253,7 @@ def test_masked_generate_streams_every_token(parts):
 @pytest.mark.parametrize(("request_params", "row"), [([None], "no constraint"), ([CHOICE], "request 'r0'")])
 def test_masked_generate_with_nan_logits_names_the_row(parts, request_params, row):
     with pytest.raises(DeadEndError, match=f"row 0 .{row}.: nothing can be drawn: the model gave NaN"):
-        generate(parts, request_params, logits_processor=[lambda ids, logits: logits * float("nan")], max_new_tokens=2)
+        generate(parts, request_params, logits_processor=[lambda ids, logits: logits * float("nan")], max_new_tokens=9)
 
 
 # -- seeds -----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from vllm import SamplingParams
 
 from support.vllm_engines import PROMPT, engine, finish_reasons, texts, token_ids, vllm_sampler
 from support.vllm_requests import (
+    CUT_OFF,
     JUMP_FORWARD,
     LETTERS,
     NGRAM,
@@ -110,7 +111,7 @@ def test_seeded_draws_with_filters_accept_drafts(plain, drafting):
 @pytest.mark.parametrize("num_logprobs", [0, 3, -1])
 def test_logprobs_of_drafted_tokens_are_those_without_drafts(plain, drafting, num_logprobs):
     requests = [
-        greedy(20, logprobs=num_logprobs, **structured(regex="(ab|cd){20,30}!")),
+        greedy(20, logprobs=num_logprobs, **structured(regex="(ab|cd){20,30}!"), **CUT_OFF),
         greedy(20, logprobs=num_logprobs, presence_penalty=1.0),
         greedy(20),
     ]

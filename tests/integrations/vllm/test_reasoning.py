@@ -81,6 +81,25 @@ def test_reasoning_beside_answers_and_free_requests(running):
     assert token_ids(outputs[-3:]) == token_ids(running.generate(answers))
 
 
+def test_answers_end_within_what_the_reasoning_leaves_of_the_limit(running, drafting):
+    reply = f"<think>x{ANSWER}{'ab' * 8}!"
+    allowed = running.tokenizer.convert_tokens_to_ids(["x", ANSWER, "a", "b", "!", running.tokenizer.eos_token])
+    end = running.tokenizer.convert_tokens_to_ids(ANSWER)
+    params = [
+        SamplingParams(seed=seed, max_tokens=24, allowed_token_ids=allowed, **structured(regex="[abx]*!{6}"))
+        for seed in range(16)
+    ]
+    expected = running.generate(params, f"{reply}{reply}<think>x")
+    outputs = drafting.generate(params, f"{reply}{reply}<think>x")
+    assert token_ids(outputs) == token_ids(expected)
+    answers = [output.outputs[0] for output in outputs]
+    in_time = [answer for answer in answers if end in answer.token_ids[:17]]  # 7 are needed
+    assert len(in_time) > 4
+    for answer in in_time:
+        assert answer.finish_reason == "stop"
+        assert re.fullmatch("[abx]*!{6}", answer.text.partition(ANSWER)[2])
+
+
 def test_drafts_across_the_end_of_the_reasoning_change_no_text(running, drafting):
     # After "x" the prompt goes on with the end, and so do the drafts.
     reply = f"<think>x{ANSWER}{'ab' * 8}!"

@@ -134,6 +134,22 @@ def test_lark_and_whitespace_patterns_go_to_the_own_engine_where_vllm_names_xgra
     assert params.backend == backend
 
 
+def test_a_limit_below_the_shortest_text_is_refused_with_the_number_it_needs(tokenizer):
+    def validate(**options):
+        constraint = StructuredOutputsParams(choice=["abc" * 9, "abd" * 8])
+        params = SamplingParams(structured_outputs=constraint, **options)
+        request_params.validating(lambda *_: None)(params, ModelConfig(), StructuredOutputsConfig(), tokenizer)
+
+    num_needed = 1 + len(tokenizer.encode("abd" * 8, add_special_tokens=False))
+    validate(max_tokens=num_needed)
+    with pytest.raises(VLLMValidationError, match=f"at least {num_needed} tokens, max_tokens is {num_needed - 1}"):
+        validate(max_tokens=num_needed - 1)
+    validate(max_tokens=1, extra_args={"structout_fit": "off"})
+    validate(max_tokens=1, ignore_eos=True)
+    with pytest.raises(VLLMValidationError, match="fit"):
+        validate(max_tokens=9, extra_args={"structout_fit": "of"})
+
+
 def test_json_object_takes_objects_only(tokenizer):
     constraint = StructuredOutputsParams(json_object=True)
     assert taken(tokenizer, constraint, '{"a": [1]}', "[1]", "1", "null") == [True, False, False, False]

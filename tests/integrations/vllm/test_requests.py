@@ -14,7 +14,7 @@ from vllm.exceptions import VLLMValidationError
 
 from structout.integrations.vllm import grammar_manager as adapter
 from support.vllm_engines import PROMPT, engine, finish_reasons, texts, token_ids, vllm_sampler
-from support.vllm_requests import LETTERS, check_dead_ends, check_preempted_requests, letters_of, structured
+from support.vllm_requests import CUT_OFF, LETTERS, check_dead_ends, check_preempted_requests, letters_of, structured
 
 BAD_CONSTRAINTS = {
     "regex without a closing bracket": {"regex": "[a-"},
@@ -172,7 +172,7 @@ def test_nothing_is_left_after_many_requests_of_all_ends(running):
     a = letters_of(running, "a")
     ends = [
         SamplingParams(max_tokens=40, **structured(regex=LETTERS)),
-        SamplingParams(max_tokens=2, **structured(regex=LETTERS), n=2),
+        SamplingParams(max_tokens=2, **structured(regex=LETTERS), **CUT_OFF, n=2),
         SamplingParams(max_tokens=40, **structured(regex="ab"), allowed_token_ids=a),
         SamplingParams(max_tokens=40, stop=["c"], **structured(regex=LETTERS)),
         SamplingParams(max_tokens=5),

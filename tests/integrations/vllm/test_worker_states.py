@@ -216,7 +216,7 @@ def test_aborted_requests_leave_nothing(running):
 
 
 def test_an_id_is_used_again_while_its_first_request_is_in_flight(running, plain):
-    first, second = (greedy(40, **structured(regex=regex)) for regex in ("(ab|cd){20,30}!", LETTERS))
+    first, second = (greedy(60, **structured(regex=regex)) for regex in ("(ab|cd){20,30}!", LETTERS))
     running.add(first, request_id="twice")
     running.step(8)
     running.abort("twice")
