@@ -137,8 +137,9 @@ class StructuredOutputsParams:
             enforce, "annotate" or "strict", see the same. Applies to json, tags and
             tools. Default: that of the manager's config.
         fit: whether a limit on the tokens of the request is part of the constraint: its
-            text then ends within it, see docs/manager.md. With "off" the
-            limit cuts the text off.
+            text then ends within it, and its values share what is left; see
+            docs/texts_that_end.md. With "exact" only what cannot end in time is
+            forbidden. With "off" the limit cuts the text off.
         tools: what the model may call, a list of Pydantic model classes, dataclasses,
             functions with annotated parameters, and OpenAI's tool objects. See
             docs/tool_calls.md.
@@ -162,7 +163,7 @@ class StructuredOutputsParams:
     schemas: Mapping[str, Any] | None = None
     key_order: str | None = None
     formats: str | None = None
-    fit: Literal["on", "off"] = "on"
+    fit: Literal["on", "exact", "off"] = "on"
     tools: Sequence[Any] | None = None
     tool_choice: str = "auto"
     tool_format: str = "hermes"
@@ -196,8 +197,8 @@ class StructuredOutputsParams:
             chosen = getattr(self, name)
             if chosen not in (None, *choices):
                 raise GrammarError(f'{name} must be "{choices[0]}" or "{choices[1]}", got {chosen!r}')
-        if self.fit not in ("on", "off"):
-            raise GrammarError(f'fit must be "on" or "off", got {self.fit!r}')
+        if self.fit not in ("on", "exact", "off"):
+            raise GrammarError(f'fit must be "on", "exact" or "off", got {self.fit!r}')
         has_schemas = kind in (StructuredOutputOptions.JSON, StructuredOutputOptions.STRUCTURAL_TAG)
         if self.formats is not None and not has_schemas:
             raise GrammarError(f"formats apply to json, tags and tools only, got a {kind.value} constraint")

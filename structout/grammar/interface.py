@@ -119,9 +119,10 @@ class StructuredOutputGrammar(ABC):
         ``end_within`` has no effect."""
 
     @abstractmethod
-    def end_within(self, max_tokens: int) -> None:
+    def end_within(self, max_tokens: int, *, is_fair: bool) -> None:
         """Let the whole text end within ``max_tokens`` tokens: masks allow only what
-        can still end in time. To be called at the start, after ``begin_after``."""
+        can still end in time and, if ``is_fair``, leaves values that still come their
+        share. To be called at the start, after ``begin_after``."""
 
     @property
     @abstractmethod

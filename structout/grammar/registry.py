@@ -225,7 +225,7 @@ def check_params(
     config = config or StructuredOutputsConfig()
     constraint = params.constraint(config)
     weakened = _check_constraint(constraint, config)
-    if max_tokens is not None and params.fit == "on" and _num_needed(constraint, config, None) > max_tokens:
+    if max_tokens is not None and params.fit != "off" and _num_needed(constraint, config, None) > max_tokens:
         check_num_tokens(_num_needed(constraint, config, tokenizer), max_tokens)
     return weakened
 

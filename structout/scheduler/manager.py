@@ -119,10 +119,12 @@ class StructuredOutputManager:
         """
         request = self._requests.add(request_id, on_settled)
         try:
-            request.fit = params.fit == "on"
+            request.fit = params.fit
             request.max_tokens = None if max_tokens is None else checked_limit(max_tokens)
-            limit = max_tokens if request.fit else None
-            start = RequestStart(self.vocabulary.size, output_token_ids, stop_token_ids, constrain_after, limit)
+            limit = None if request.fit == "off" else max_tokens
+            start = RequestStart(
+                self.vocabulary.size, output_token_ids, stop_token_ids, constrain_after, limit, request.fit
+            )
             constraint = params.constraint(self.config)
             request.compilation = compilation = self._compiler.submit(constraint)
             compilation.add_done_callback(partial(self._start_request, request, start))
@@ -283,9 +285,9 @@ class StructuredOutputManager:
             if grammar.num_tokens:
                 return
             max_tokens = min(checked_limit(max_tokens), request.max_tokens or max_tokens)
-            if request.fit:
+            if request.fit != "off":
                 check_num_tokens(least_tokens(grammar), max_tokens)
-                grammar.end_within(max_tokens)
+                grammar.end_within(max_tokens, is_fair=request.fit == "on")
             request.max_tokens = max_tokens
 
     def fits(self, request_id: str) -> bool:
@@ -297,7 +299,7 @@ class StructuredOutputManager:
         """
         with self._lock_grammars():
             request, grammar = self._requests[request_id], self._grammar(request_id)
-            limit = request.max_tokens if request.fit else None
+            limit = None if request.fit == "off" else request.max_tokens
             return limit is None or least_tokens(grammar) <= limit
 
     def num_needed(self, request_id: str) -> int | None:

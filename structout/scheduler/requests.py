@@ -48,6 +48,7 @@ class RequestStart:
         stop_token_ids: the tokens that end the text; None for the tokenizer's.
         constrain_after: the tokens that end the reasoning; None without reasoning.
         max_tokens: the limit that the text has to fit; None without one.
+        fit: how it does, as in the params.
 
     Raises:
         GrammarError: stop_token_ids or constrain_after are empty or out of range.
@@ -60,11 +61,12 @@ class RequestStart:
         stop_token_ids: Sequence[int] | None,
         constrain_after: Sequence[int] | None,
         max_tokens: int | None,
+        fit: str,
     ):
         self._output_token_ids = list(output_token_ids)
         self._stop_token_ids = _checked("stop_token_ids", stop_token_ids, vocab_size)
         self._constrain_after = _checked("constrain_after", constrain_after, vocab_size)
-        self._max_tokens = max_tokens
+        self._max_tokens, self._fit = max_tokens, fit
 
     def grammar(self, compiled: CompiledConstraint) -> StructuredOutputGrammar | GrammarError:
         """A grammar at the position of the request, or why there is none."""
@@ -74,7 +76,7 @@ class RequestStart:
                 grammar.begin_after(self._constrain_after)
             if self._max_tokens is not None:
                 check_num_tokens(least_tokens(grammar), self._max_tokens)
-                grammar.end_within(self._max_tokens)
+                grammar.end_within(self._max_tokens, is_fair=self._fit == "on")
             is_replayed = grammar.accept_tokens("", self._output_token_ids)
             if self._max_tokens is not None and is_replayed:
                 check_num_tokens(least_tokens(grammar), self._max_tokens)
@@ -130,7 +132,7 @@ class Request:
         is_removed: whether it has left the table.
         compilation: of its constraint, until it is over.
         work_left: what its masks may still take outside of steps.
-        fit: whether ``max_tokens`` is part of the constraint.
+        fit: how ``max_tokens`` is part of the constraint, as in the params.
         max_tokens: the limit on the tokens of the text, None without one.
     """
 
@@ -144,7 +146,7 @@ class Request:
     is_removed: bool = False
     compilation: Future[CompiledConstraint] | None = None
     work_left: int = REQUEST_WORK
-    fit: bool = True
+    fit: str = "on"
     max_tokens: int | None = None
 
     def cancel_compilation(self) -> None:

@@ -137,8 +137,8 @@ class NativeGrammar(StructuredOutputGrammar):
     def num_needed(self) -> int | None:
         return self.matcher.num_needed
 
-    def end_within(self, max_tokens: int) -> None:
-        self.matcher.end_within(max_tokens)
+    def end_within(self, max_tokens: int, *, is_fair: bool) -> None:
+        self.matcher.end_within(max_tokens, is_fair)
 
     @property
     def was_narrowed(self) -> bool:

@@ -99,7 +99,7 @@ def generate(
     schemas: Mapping[str, Any] | None = None,
     key_order: str | None = None,
     formats: str | None = None,
-    fit: Literal["on", "off"] | None = None,
+    fit: Literal["on", "exact", "off"] | None = None,
     params: StructuredOutputsParams | Sequence[StructuredOutputsParams | None] | None = None,
     describe: bool = False,
     manager: StructuredOutputManager | None = None,
@@ -281,7 +281,7 @@ def _parsed(params: StructuredOutputsParams | None, text: str) -> Any:
 
 
 def _finish_reason(params: StructuredOutputsParams | None, written: str, text: Text) -> str:
-    is_whole = params is not None and params.fit == "on" and text.is_complete
+    is_whole = params is not None and params.fit != "off" and text.is_complete
     if text.is_cut and not is_whole:
         return "length"
     has_tools = params is not None and params.tools is not None
