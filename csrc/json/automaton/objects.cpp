@@ -1,31 +1,9 @@
 #include "json/automaton/objects.h"
 
 #include <algorithm>
-#include <numeric>
+#include <utility>
 
 namespace structout::json {
-
-uint32_t Objects::order_of(uint32_t value_formulas, const Numbers& objects) {
-  auto known = order_numbers_.find(value_formulas);
-  if (known != order_numbers_.end()) return known->second;
-  Order order;
-  auto add_name = [&](uint32_t name) {
-    if (!order.order.positions.try_emplace(name, uint32_t(order.order.names.size())).second) return;
-    order.order.names.push_back(name);
-  };
-  for (uint32_t name : schema_.declared_names(lists_[value_formulas])) add_name(name);
-  for (Formula object : objects) {
-    for (uint32_t name : schema_.names_in(object)) add_name(name);
-  }
-  for (uint32_t name : few_free_keys(objects, order.order)) add_name(name);
-  order.by_spelling.resize(order.order.names.size());
-  std::iota(order.by_spelling.begin(), order.by_spelling.end(), 0);
-  std::sort(order.by_spelling.begin(), order.by_spelling.end(), [&](uint32_t a, uint32_t b) {
-    return schema_.spelled_name(order.order.names[a]) < schema_.spelled_name(order.order.names[b]);
-  });
-  orders_.push_back(std::move(order));
-  return order_numbers_[value_formulas] = uint32_t(orders_.size() - 1);
-}
 
 // Names for free keys: those of classes (keys in the same sets) that have few keys. It can
 // be told only of named keys if others remain, which matters where more keys must come: if
@@ -116,7 +94,7 @@ uint32_t Objects::shape_of(Formula lasting, uint32_t order_number) {
   return shape_numbers_[{lasting, order_number}] = uint32_t(shapes_.size() - 1);
 }
 
-uint32_t Objects::object_of(uint32_t shape, Numbers formulas, PastKeys past) {
+uint32_t Objects::object_of(uint32_t shape, Numbers formulas, PastKeys past, bool has_orders) {
   bool are_others_known =
       std::all_of(formulas.begin() + 1, formulas.end(), [](Formula each) { return each <= kNever; });
   bool is_kept = are_others_known && parts_of(formulas[0]).is_kept;
@@ -138,16 +116,13 @@ uint32_t Objects::object_of(uint32_t shape, Numbers formulas, PastKeys past) {
     });
   }
   auto next = uint32_t(std::find(past.begin(), past.end(), false) - past.begin());
-  objects_.push_back({shape, key[0], key[2], is_kept, next, max_keys});
+  objects_.push_back({shape, key[0], key[2], is_kept, has_orders, next, max_keys});
   return object_numbers_.emplace(key, uint32_t(objects_.size() - 1)).first->second;
 }
 
 std::optional<uint32_t> Objects::start(uint32_t value_formulas, Numbers formulas) {
-  uint32_t order = order_of(value_formulas, formulas);
-  PastKeys past(orders_[order].order.names.size());
-  formulas[0] = liveness_.with_key_bounds(formulas[0]);
-  if (!liveness_.is_object_live(formulas[0], orders_[order].order, past)) return std::nullopt;
-  return object_of(shape_of(kAlways, order), std::move(formulas), std::move(past));
+  const std::vector<OpenOrder>& open = orders_of(value_formulas, formulas);
+  return object_of_orders(open, std::move(formulas));
 }
 
 uint32_t Objects::at_position(uint32_t number, uint32_t position) {
@@ -176,7 +151,7 @@ std::optional<PastKeys> Objects::past_after(const Object& object, const Key& key
   uint32_t position = order(object).order.positions.at(key.name);
   if (past[position]) return std::nullopt;
   past[position] = true;
-  if (!is_any) std::fill(past.begin(), past.begin() + position, true);
+  if (!is_any && !object.has_orders) std::fill(past.begin(), past.begin() + position, true);
   return past;
 }
 
@@ -248,15 +223,19 @@ const Plan& Objects::plan(uint32_t number, uint32_t key_number) {
   } else if (past) {
     const KeyOrder& order = this->order(object).order;
     Planner::Context context;
+    Numbers formulas = lists_[object.formulas];
     context.derivative = [&](Formula formula, const Truth& truth) {
-      return planner_.after_key(formula, key, order, *past, truth);
+      bool has_orders = object.has_orders && formula == formulas[0];
+      return has_orders ? required_formula(after_key_in_orders(formula, key, truth))
+                        : planner_.after_key(formula, key, order, *past, truth);
     };
     // with_shape() has put the shape's literals on names into the formula, so it does not
     // need the past.
     context.is_live = [&](Formula formula) {
-      return liveness_.is_object_live(formula, order, object.is_kept ? PastKeys() : *past);
+      if (!object.has_orders) return liveness_.is_object_live(formula, order, object.is_kept ? PastKeys() : *past);
+      const std::vector<OpenOrder> open = open_orders(formula);
+      return std::any_of(open.begin(), open.end(), [this](const OpenOrder& each) { return is_live(each); });
     };
-    Numbers formulas = lists_[object.formulas];
     if (object.is_kept) formulas[0] = with_shape(object, formulas[0], &key);
     plan = planner_.plan(formulas, context);
   }
@@ -297,7 +276,10 @@ std::optional<uint32_t> Objects::after(uint32_t number, uint32_t key_number, con
     formulas = planner_.after_among(formulas, key.name, is_past, plan, truth_values);
   } else {
     Truth truth = Planner::truth(plan, truth_values);
+    std::vector<OpenOrder> open;
+    if (object.has_orders) open = after_key_in_orders(std::exchange(formulas[0], kAlways), key, truth);
     for (Formula& formula : formulas) formula = planner_.after_key(formula, key, order, past, truth);
+    if (object.has_orders) return object_of_orders(std::move(open), std::move(formulas));
   }
   if (changes) {
     bool is_live = object.is_kept ? liveness_.is_object_live(with_shape(object, formulas[0]), order, PastKeys())

@@ -6,6 +6,12 @@
 // index of the last key; in any order the configuration's registers of the object have the
 // keys that were seen, and guards consult them. A state knows the set only where the rest
 // of the formula weighs all keys against each other (see Objects::parts_of).
+//
+// Where branches contradict one another in the order of their keys, the required formula is
+// a disjunction with an operand for each order that is open: an atom kFollows, which has the
+// order and a position in it, and the formula of the objects that follow it. An operand is
+// dropped once a key comes too late for its order, or once no object satisfies it. The
+// formula of the last order becomes the required one, without the atom.
 #pragma once
 
 #include <array>
@@ -52,6 +58,7 @@ struct Object {
   uint32_t formulas;         // a list: the required formula beside the shape, then the tracked ones
   uint32_t past;             // keys that cannot follow any more, if the state knows them
   bool is_kept;              // the required formula is split (see Parts), and the tracked formulas are decided
+  bool has_orders;           // the required formula has several orders
   uint32_t next;             // the first name, by index, that is not past
   uint32_t max_keys;         // the most that may follow, if is_kept
   bool is_prepared = false;  // the members below are computed
@@ -72,6 +79,7 @@ class Objects {
   struct Order {
     KeyOrder order;
     std::vector<uint32_t> by_spelling;  // indices of names, by increasing spelling
+    uint32_t first = 0;                 // the number of the first order of the same objects
   };
 
   Objects(Schema& schema, Liveness& liveness, Planner& planner, ListTable& lists, KeyOrderRule rule)
@@ -156,17 +164,34 @@ class Objects {
     std::optional<Formula> free_texts = std::nullopt;             // if they are known
   };
 
+  // An order that an object may still follow: the first name that may come next, and the
+  // formula on the keys from there on.
+  struct OpenOrder {
+    uint32_t order, position;
+    Formula formula;
+  };
+
   // A free key, and the formula of the keys for which it stands.
   struct FreeKey {
     uint32_t key;
     Formula description;
   };
 
-  uint32_t order_of(uint32_t value_formulas, const Numbers& objects);
+  // The orders of objects before their first key.
+  const std::vector<OpenOrder>& orders_of(uint32_t value_formulas, const Numbers& objects);
+  // The open orders in a required formula that has several, and the formula of open orders.
+  std::vector<OpenOrder> open_orders(Formula required);
+  Formula required_formula(const std::vector<OpenOrder>& open);
+  PastKeys past_of(const OpenOrder& open) const;
+  bool is_live(const OpenOrder& open);
+  std::vector<OpenOrder> after_key_in_orders(Formula required, const Key& key, const Truth& truth);
+  // The object that may follow these orders; formulas[0] is not used. None if it cannot be
+  // completed.
+  std::optional<uint32_t> object_of_orders(std::vector<OpenOrder> open, Numbers formulas);
   Numbers few_free_keys(const Numbers& objects, const KeyOrder& named);
   const Parts& parts_of(Formula object);
   uint32_t shape_of(Formula lasting, uint32_t order);
-  uint32_t object_of(uint32_t shape, Numbers formulas, PastKeys past);
+  uint32_t object_of(uint32_t shape, Numbers formulas, PastKeys past, bool has_orders = false);
   const std::vector<FreeKey>& free_keys(uint32_t order, const Numbers& sets);
   // None if the key cannot come now.
   std::optional<PastKeys> past_after(const Object& object, const Key& key) const;
@@ -194,7 +219,7 @@ class Objects {
   std::map<std::array<uint32_t, 3>, uint32_t> object_numbers_;
   std::deque<Object> objects_;
   std::map<std::pair<uint32_t, Numbers>, std::vector<FreeKey>> free_keys_;  // by order and sets
-  std::map<uint32_t, uint32_t> order_numbers_;                              // by value formulas
+  std::map<uint32_t, std::vector<OpenOrder>> open_orders_;                  // by value formulas
   std::deque<Order> orders_;
   std::map<std::pair<uint32_t, Numbers>, uint32_t> key_numbers_;
   std::deque<Key> keys_;

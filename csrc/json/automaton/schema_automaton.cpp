@@ -248,7 +248,7 @@ std::optional<Action> SchemaAutomaton::pop_at_end(const Numbers& formulas) {
     truth_values.push_back(formulas_.evaluate(formula, [this](Formula atom) {
       Op op = formulas_.op(atom);  // nothing more will come
       if (op == Op::kAmong) return schema_.is_whole(formulas_[atom]);
-      return op == Op::kForName || op == Op::kForKeys || op == Op::kForItems || op == Op::kUnique;
+      return op == Op::kForName || op == Op::kForKeys || op == Op::kFollows || op == Op::kForItems || op == Op::kUnique;
     }));
   }
   if (!truth_values[0]) return std::nullopt;

@@ -36,7 +36,8 @@ uint32_t DeclaredOrder::first_of_cycle(uint32_t index, const std::vector<bool>& 
   }
 }
 
-std::vector<uint32_t> DeclaredOrder::names() const {
+template <typename AtCycle>
+std::vector<uint32_t> DeclaredOrder::sorted(AtCycle at_cycle) const {
   std::vector<uint32_t> ordered, num_before;
   std::vector<bool> is_placed(names_.size());
   std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> ready;
@@ -48,6 +49,7 @@ std::vector<uint32_t> DeclaredOrder::names() const {
     while (first < names_.size() && is_placed[first]) ++first;
     uint32_t index = 0;
     if (ready.empty()) {
+      at_cycle();
       index = first_of_cycle(first, is_placed);
     } else {
       index = ready.top();
@@ -61,6 +63,16 @@ std::vector<uint32_t> DeclaredOrder::names() const {
     }
   }
   return ordered;
+}
+
+std::vector<uint32_t> DeclaredOrder::names() const {
+  return sorted([] {});
+}
+
+bool DeclaredOrder::is_contradicted() const {
+  bool has_cycle = false;
+  sorted([&] { has_cycle = true; });
+  return has_cycle;
 }
 
 }  // namespace structout::json

@@ -21,6 +21,9 @@ class DeclaredOrder {
   // names that no list orders keep the order of their addition.
   std::vector<uint32_t> names() const;
 
+  // True if some lists contradict one another.
+  bool is_contradicted() const;
+
  private:
   struct Name {
     uint32_t name;
@@ -28,6 +31,9 @@ class DeclaredOrder {
   };
 
   uint32_t index_of(uint32_t name);
+  // Calls at_cycle() for each cycle, after which its name that was added first comes next.
+  template <typename AtCycle>
+  std::vector<uint32_t> sorted(AtCycle at_cycle) const;
   uint32_t first_of_cycle(uint32_t index, const std::vector<bool>& is_placed) const;
 
   std::vector<Name> names_;

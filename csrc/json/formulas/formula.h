@@ -34,6 +34,7 @@ enum class Op : uint8_t {
   kForName,   // a: a name, b: a child for the value of that key, if it is there
   kForKeys,   // a: a formula on texts, b: a child for the values of the keys that it describes
   kMinKeys,   // a: the number
+  kFollows,   // a: an order of names, b: of these, the first that may still come
   // On arrays.
   kForItems,  // a, b: from item a to b (exclusive), c: a child
   kMinItems,  // a: the number

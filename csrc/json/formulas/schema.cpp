@@ -297,6 +297,14 @@ void Schema::add_applicators(const Value& schema, Type type, std::vector<Formula
 
 // -- arrays -------------------------------------------------------------------------
 
+bool Schema::has_unique_compounds() {
+  for (size_t i = 0; i < unique_items_.size(); ++i) {
+    Formula items = unique_items_[i];
+    if (expand(items, Type::kArray) != kNever || expand(items, Type::kObject) != kNever) return true;
+  }
+  return false;
+}
+
 Formula Schema::for_items(uint32_t begin, uint32_t end, Formula child) {
   return child == kAlways || begin >= end ? kAlways : formulas_.atom(Op::kForItems, begin, end, child);
 }
@@ -331,7 +339,7 @@ void Schema::add_array(const Value& schema, std::vector<Formula>& all) {
   }
   const Value* unique = schema.find("uniqueItems");
   if (unique != nullptr && unique->kind == ValueKind::kTrue) {
-    has_unique_items_ = true;
+    unique_items_.push_back(num_prefixed > 0 || rest == nullptr ? kAlways : child(*rest));
     all.push_back(formulas_.atom(Op::kUnique));
   }
   if (document_.find(schema, "unevaluatedItems") != nullptr) {

@@ -78,7 +78,7 @@ class Schema {
   // annotation, and they differed.
   bool has_two_readings() const { return has_two_readings_; }
   // True once a schema with uniqueItems has been expanded.
-  bool has_unique_items() const { return has_unique_items_; }
+  bool has_unique_items() const { return !unique_items_.empty(); }
 
   // The first of SchemaOptions::impossible_arrays, if there are any.
   std::optional<std::string> impossible_array() const {
@@ -127,11 +127,20 @@ class Schema {
   // The names that an object formula mentions, in increasing order of their numbers.
   const std::vector<uint32_t>& names_in(Formula object);
 
-  // The names of the keys of objects for which child formulas hold, in an order that keeps
-  // that of each schema's own properties. Names that no schema orders come in the order of
-  // the search: the object's own, then those that applicators bring in, then those of
-  // `required`.
-  std::vector<uint32_t> declared_names(const std::vector<Formula>& children);
+  // An order of the names of keys, and the formula of the objects that may follow it.
+  struct OrderedObjects {
+    std::vector<uint32_t> names;
+    Formula object;
+  };
+  // The orders of objects that satisfy the first of some child formulas, while the others
+  // are tracked. An order keeps that of each schema's own properties; names that no schema
+  // orders come in the order of the search: the object's own, then those that applicators
+  // bring in, then those of `required`. There is one order unless lists of names contradict
+  // one another. Then, if there `may_be_several`, each keeps the order of some branches of
+  // anyOf or oneOf, whose objects may follow it; the disjunction of their formulas is the
+  // first child's. All orders have the same names. Items that must differ are compared as
+  // they are written, so where these may be objects there is one order.
+  std::vector<OrderedObjects> declared_orders(const std::vector<Formula>& children, bool may_be_several);
 
   // JSON pointers to parts that constrain nothing, such as formats that nobody defines.
   const std::vector<std::string>& annotations() const { return annotations_; }
@@ -191,6 +200,7 @@ class Schema {
     uint32_t begin, end;  // of the items
     Formula contains;     // only those that satisfy this child
   };
+  class KeyOrders;
   static constexpr uint32_t kNoName = UINT32_MAX;
   static constexpr uint32_t kNoEnd = UINT32_MAX;  // of items
   static constexpr int kMaxReferences = 64;       // one after another, where their targets are looked into
@@ -244,6 +254,7 @@ class Schema {
   // The values that a schema lists, as texts. Nothing if it does not, or if arrays or
   // objects are among them.
   std::optional<std::vector<std::string>> listed_values(const Value& schema, int num_references);
+  bool has_unique_compounds();  // arrays or objects as items that must differ
   void add_number(const Value& schema, std::vector<Formula>& all);
   void add_string(const Value& schema, std::vector<Formula>& all);
   void add_array(const Value& schema, std::vector<Formula>& all);
@@ -298,7 +309,8 @@ class Schema {
   std::unordered_map<std::string, uint32_t> schemas_by_text_;
   std::unordered_map<uint64_t, Formula> expanded_;
   std::vector<std::pair<Formula, Type>> being_expanded_;
-  bool has_unique_items_ = false, has_two_readings_ = false;
+  bool has_two_readings_ = false;
+  std::vector<Formula> unique_items_;  // child formulas of items that must differ
   std::vector<Name> names_;
   std::unordered_map<std::string, uint32_t> name_numbers_;
   std::unordered_map<Formula, std::vector<uint32_t>> names_in_;

@@ -1,9 +1,8 @@
-// Keywords of objects as formulas, and the declared order of names.
+// Keywords of objects as formulas.
 #include <algorithm>
 
 #include "automata/compile.h"
 #include "base/sorted_set.h"
-#include "json/formulas/declared_order.h"
 #include "json/formulas/schema.h"
 
 namespace structout::json {
@@ -166,60 +165,6 @@ const std::vector<uint32_t>& Schema::names_in(Formula object) {
   }
   engine::make_set(names);
   return names_in_.emplace(object, std::move(names)).first->second;
-}
-
-std::vector<uint32_t> Schema::declared_names(const std::vector<Formula>& children) {
-  DeclaredOrder order;
-  std::unordered_map<const Value*, bool> is_seen;
-  auto add = [&](const std::vector<std::string>& names) {
-    std::vector<uint32_t> numbers;
-    for (const std::string& name : names) numbers.push_back(number_of_name(name));
-    order.add(numbers);
-  };
-  std::function<void(const Value&)> visit = [&](const Value& schema) {
-    if (!schema.is_object() || !is_seen.try_emplace(&schema, true).second) return;
-    InContext within(*this, entered(schema));
-    if (is_lone_reference(schema)) {
-      visit(*reference_target(schema, "$ref"));
-      return;
-    }
-    if (const Value* properties = schema.find("properties")) add(properties->names);
-    for (size_t i = 0; i < schema.items.size(); ++i) {
-      const std::string& keyword = schema.names[i];
-      const Value& value = schema.items[i];
-      if (keyword == "$ref" || keyword == "$dynamicRef" || keyword == "$recursiveRef") {
-        if (const Value* target = reference_target(schema, keyword)) visit(*target);
-      } else if (keyword == "allOf" || keyword == "anyOf" || keyword == "oneOf") {
-        for (const Value& each : value.items) visit(each);
-      } else if (keyword == "not" || keyword == "if" || keyword == "then" || keyword == "else") {
-        visit(value);
-      } else if (keyword == "dependencies" || keyword == "dependentSchemas") {
-        for (const Value& each : value.items) visit(each);
-      }
-    }
-    for (const char* keyword : {"enum", "const"}) {
-      const Value* values = schema.find(keyword);
-      if (values == nullptr) continue;
-      if (values->is_object()) add(values->names);
-      for (const Value& value : values->is_array() ? values->items : std::vector<Value>{}) add(value.names);
-    }
-    if (const Value* required = schema.find("required"); required != nullptr && required->is_array()) {
-      for (const Value& name : required->items) order.add({number_of_name(name.text)});
-    }
-  };
-  for (Formula child : children) {
-    formulas_.visit_literals(child, [&](Formula atom, bool) {
-      const FormulaNode& node = formulas_[atom];
-      if (node.op == Op::kSchema) {
-        InContext within(*this, schemas_[node.a].context);
-        visit(*schemas_[node.a].value);
-      }
-      if (node.op == Op::kConstant) add(constants_[node.a]->names);
-      if (node.op != Op::kListed) return;
-      for (uint32_t constant : listed_[node.a]) add(listed_.value(constant).names);
-    });
-  }
-  return order.names();
 }
 
 }  // namespace structout::json
