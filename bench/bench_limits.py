@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import harness
 import torch
-from bench_values import right_fields
+from bench_values import Passes, right_fields
 from limit_items import ITEMS
 from value_items import SETS, Chat
 
@@ -78,6 +78,7 @@ def main() -> None:
     torch.set_num_threads(1)
     results = harness.ResultsFile("limits", torch.device("cpu"), arguments)
     model, tokenizer, directory = load_demo_model()
+    Passes(model)  # reads the prompts of a task once
     asked, limits = list(tasks(NUM_TEXTS)), LIMITS
     if arguments.quick:
         asked, limits = [task for task in tasks(2) if task.name in ("topic", "tools")], (24,)
