@@ -3,8 +3,8 @@ them.
 
     python bench/bench_limits.py [--texts FILE] [--quick]
 
-SmolLM2-135M-Instruct answers 20 prompts of each kind of value_items.py, greedy and at
-T = 0.7, and seven constraints of limit_items.py 20 times at T = 0.7, with each limit
+SmolLM2-135M-Instruct answers 10 prompts of each kind of value_items.py, greedy and at
+T = 0.7, and seven constraints of limit_items.py 10 times at T = 0.7, with each limit
 that its constraint's least number of tokens fits; where none does, generate refuses.
 `fit` is "off" (the limit cuts texts off), "exact" (only what cannot end in time is
 forbidden) or "on" (values share what is left). Without a fit a text at a lower limit is
@@ -27,8 +27,8 @@ from structout import GrammarError
 from structout.cli.demo_model import load_demo_model
 from structout.integrations.transformers import Generation, generate
 
-NUM_TEXTS = 20
-LIMITS: tuple[int, ...] = (16, 24, 32, 48, 96)
+NUM_TEXTS = 10
+LIMITS: tuple[int, ...] = (24, 32, 48)
 SAMPLING: dict[str, dict[str, Any]] = {
     "greedy": {"do_sample": False},
     "T=0.7": {"do_sample": True, "temperature": 0.7, "top_k": 0, "top_p": 1.0},

@@ -99,9 +99,10 @@ class EmbeddedCache {
   virtual std::optional<std::string> short_end(const EmbeddedConfiguration& config, uint64_t& work) = 0;
 
   // The tokens that complete the text, as TokenCosts says; a bound on that cost after any
-  // token that stays inside, without a look at the tokens; and the costs after each.
+  // token that stays inside, without a look at the tokens, which is rougher where even that is
+  // at most `max`; and the costs after each.
   virtual uint32_t cost_to_end(const EmbeddedConfiguration& config) = 0;
-  virtual uint32_t most_cost(const EmbeddedConfiguration& config) = 0;
+  virtual uint32_t most_cost(const EmbeddedConfiguration& config, uint32_t max) = 0;
   virtual CostTable token_costs(const EmbeddedConfiguration& config) = 0;
 
   // A unique_number() of this cache.

@@ -95,7 +95,7 @@ void GrammarCosts::take_over(const GrammarCosts& other, LexerConfiguration confi
   }
 }
 
-uint32_t GrammarCosts::rough_bound(const Configuration& config, engine::Budget& budget) {
+uint32_t GrammarCosts::rough_bound(const Configuration& config, uint32_t max, engine::Budget& budget) {
   uint32_t most = 0;
   auto add = [&](uint32_t inside, const LexerConfiguration& after) {
     most = std::max(most, cost_sum(inside, endings().most(after.node)));
@@ -103,8 +103,10 @@ uint32_t GrammarCosts::rough_bound(const Configuration& config, engine::Budget& 
   // Inside of a token an embedded text may begin.
   Reader::visit_lexer_configs(config, [&](const auto& each) { add(most_of_languages(), each); });
   visit_parses(config, [&](const EmbeddedParse& parse) {
-    uint32_t inside = reader_.embedded().locked(parse.cache).most_cost(*parse.config);
-    add(std::max(inside, most_of_languages()), reader_.after_embedded(parse.below, budget));
+    LexerConfiguration after = reader_.after_embedded(parse.below, budget);
+    uint32_t outside = cost_sum(endings().most(after.node), endings().growth()), languages = most_of_languages();
+    engine::EmbeddedCache& cache = reader_.embedded().locked(parse.cache);
+    add(std::max(cache.most_cost(*parse.config, max - std::min(max, outside)), languages), after);
   });
   return cost_sum(most, endings().growth());
 }
@@ -112,7 +114,7 @@ uint32_t GrammarCosts::rough_bound(const Configuration& config, engine::Budget& 
 uint32_t GrammarCosts::most_of_languages() {
   for (; num_languages_ < reader_.network().embedded().size(); ++num_languages_) {
     engine::EmbeddedCache& cache = reader_.embedded().locked(reader_.embedded().current(num_languages_));
-    most_of_languages_ = std::max(most_of_languages_, cache.most_cost(*cache.start()));
+    most_of_languages_ = std::max(most_of_languages_, cache.most_cost(*cache.start(), 0));
   }
   return most_of_languages_;
 }

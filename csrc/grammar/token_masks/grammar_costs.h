@@ -38,8 +38,12 @@ class GrammarCosts {
   // kUnknownCost if no end is found soon.
   uint32_t cost(const Configuration& config, engine::Budget& budget);
 
-  // A bound on the cost after any token, without a look at the tokens.
-  uint32_t rough_bound(const Configuration& config, engine::Budget& budget);
+  // A bound on the cost after any token, without a look at the tokens. A rougher one where even
+  // that is at most `max`.
+  uint32_t rough_bound(const Configuration& config, uint32_t max, engine::Budget& budget);
+
+  // True once somebody has asked for a bound: the next ones cost little.
+  bool are_used() const { return num_languages_ == reader_.network().embedded().size() && endings_ != nullptr; }
 
   engine::CostTable token_costs(const Configuration& config, engine::Budget& budget);
 
