@@ -1,5 +1,6 @@
 """Limits on the tokens of a request that are part of its constraint (max_tokens)."""
 
+import json
 import random
 import re
 
@@ -105,6 +106,46 @@ def test_masks_far_from_the_limit_are_those_without_it(manager, params):
     assert not manager.was_fitted("limited")
 
 
+THREE_STRINGS = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in "abc"},
+    "required": ["a", "b", "c"],
+    "additionalProperties": False,
+}
+
+
+def value_lengths(manager, fit, spare):
+    """Characters of each string, if as many words as possible are written."""
+    params = StructuredOutputsParams(json=json.dumps(THREE_STRINGS), fit=fit)
+    add(manager, fit, params, max_tokens=needed_for(manager, params) + spare)
+    word = ids_of(" the")[0]
+    values = json.loads(text_of(walk(manager, fit, lambda row: word if word in row else longest(row))))
+    manager.finish_request(fit)
+    return [len(value) for value in values.values()]
+
+
+def test_first_value_takes_most_tokens_of_an_exact_limit(manager):
+    first, *others = value_lengths(manager, "exact", 12)
+    assert first > 3 * sum(others)
+
+
+def test_values_share_the_tokens_of_a_limit(manager):
+    assert min(value_lengths(manager, "on", 15)) > 0
+
+
+def test_word_begins_only_with_tokens_to_spare(manager):
+    params = StructuredOutputsParams(json='{"type": "string"}')
+    word = ids_of(" the")[0]
+    add(manager, "r", params, max_tokens=needed_for(manager, params) + 4)
+    quote = ids_of('"')[0]
+    manager.accept_tokens("r", [quote])
+    assert word in allowed(manager, "r")[0]  # three to spare after it
+    manager.accept_tokens("r", ids_of("a"))
+    row = allowed(manager, "r")[0]
+    assert word not in row
+    assert ids_of("a")[0] in row
+
+
 def test_was_fitted_when_a_mask_was_narrowed(manager):
     params = StructuredOutputsParams(regex="[a-c]+")
     add(manager, "r", params, max_tokens=4)
@@ -150,7 +191,7 @@ def test_limit_that_is_no_positive_int_is_refused(manager, fit, max_tokens):
 
 def test_another_value_of_fit_is_refused(manager):
     assert manager.add_request("r", StructuredOutputsParams(regex="a", fit="no")) is GrammarStatus.FAILED
-    assert str(manager.error("r")) == 'fit must be "on" or "off", got \'no\''
+    assert str(manager.error("r")) == 'fit must be "on", "exact" or "off", got \'no\''
 
 
 # -- positions -------------------------------------------------------------------------

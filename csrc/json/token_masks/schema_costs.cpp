@@ -297,7 +297,7 @@ std::shared_ptr<const TokenCosts> SchemaCosts::token_costs(const Configuration& 
     }
   }
   // Numbers are not cut.
-  bool may_be_cut = cost != kUnknownCost && !automaton_.reads_number(config.state());
+  bool may_be_cut = cost != kUnknownCost && automaton_.at<InNumber>(config.state()) == nullptr;
   std::optional<uint32_t> to_come;
   if (may_be_cut) to_come = num_values(bytes_of(own.ending));
   TokenCosts costs(cost, table->usual, std::move(others), to_come);
