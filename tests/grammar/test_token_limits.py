@@ -52,7 +52,11 @@ class Walked:
 
 
 def text_within(grammar, max_tokens: int, rng: random.Random, vocabulary: Vocabulary = VOCABULARY) -> list[int] | None:
-    """Draw a text from masks that know the limit. None if it has not ended then. Raises EngineLimitError."""
+    """Draw a text from masks that know the limit. None if it has not ended then.
+
+    Raises:
+        EngineLimitError: a mask took too much work.
+    """
     grammar = grammar.fork()
     grammar.matcher.end_within(max_tokens)
     tokens: list[int] = []
@@ -128,8 +132,8 @@ def test_texts_of_random_constraints_end_within_their_limits(kind):
 
 
 def least_by_search(grammar, vocabulary: Vocabulary, most: int) -> int:
-    """The least number of tokens to the end, the stop token included: by a breadth-first
-    search over configurations."""
+    """The least number of tokens to the end, the stop token included, by a
+    breadth-first search over configurations."""
     level, seen = [grammar], {grammar.matcher.state}
     for num_tokens in range(1, most + 1):
         following = []
