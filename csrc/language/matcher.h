@@ -195,10 +195,7 @@ class Matcher {
       can_stop = can_end(state);
       bool has_narrowed = or_error(false, [&] {
         return costs_after(state, num_ahead, [&](const TokenCosts& costs, uint32_t max) {
-          bool has_narrowed = costs.narrow(is_fair_ ? fair_.max_after(costs, max) : max, row);
-          if (!is_fair_ || fair_.allows_new_words(costs, max)) return has_narrowed;
-          auto [begin, end] = vocabulary_->tokens_below_byte(' ');
-          return costs.forbid_staying(begin, end, row) || has_narrowed;
+          return costs.narrow(is_fair_ ? fair_.max_after(costs, max) : max, row);
         });
       });
       if (has_narrowed) allows_text = row.allows_any();

@@ -106,44 +106,29 @@ def test_masks_far_from_the_limit_are_those_without_it(manager, params):
     assert not manager.was_fitted("limited")
 
 
-THREE_STRINGS = {
+OPTIONAL_FIRST = {
     "type": "object",
-    "properties": {name: {"type": "string"} for name in "abc"},
-    "required": ["a", "b", "c"],
+    "properties": {"note": {"type": "string"}, "name": {"type": "string"}},
+    "required": ["name"],
     "additionalProperties": False,
 }
 
 
-def value_lengths(manager, fit, spare):
-    """Characters of each string, if as many words as possible are written."""
-    params = StructuredOutputsParams(json=json.dumps(THREE_STRINGS), fit=fit)
-    add(manager, fit, params, max_tokens=needed_for(manager, params) + spare)
-    word = ids_of(" the")[0]
-    values = json.loads(text_of(walk(manager, fit, lambda row: word if word in row else longest(row))))
-    manager.finish_request(fit)
-    return [len(value) for value in values.values()]
+@pytest.mark.parametrize(("fit", "may_begin_note"), [("exact", True), ("on", False)])
+def test_optional_key_begins_only_where_its_limit_is_exact(manager, fit, may_begin_note):
+    params = StructuredOutputsParams(json=json.dumps(OPTIONAL_FIRST), fit=fit)
+    add(manager, "r", params, max_tokens=needed_for(manager, params) + 12)
+    manager.accept_tokens("r", ids_of('{"'))
+    assert (ids_of("no")[0] in allowed(manager, "r")[0]) is may_begin_note
+    assert ids_of("na")[0] in allowed(manager, "r")[0]
 
 
-def test_first_value_takes_most_tokens_of_an_exact_limit(manager):
-    first, *others = value_lengths(manager, "exact", 12)
-    assert first > 3 * sum(others)
-
-
-def test_values_share_the_tokens_of_a_limit(manager):
-    assert min(value_lengths(manager, "on", 15)) > 0
-
-
-def test_word_begins_only_with_tokens_to_spare(manager):
+def test_string_that_has_begun_takes_what_the_limit_leaves(manager):
     params = StructuredOutputsParams(json='{"type": "string"}')
+    limit = needed_for(manager, params) + 6
+    add(manager, "r", params, max_tokens=limit)
     word = ids_of(" the")[0]
-    add(manager, "r", params, max_tokens=needed_for(manager, params) + 4)
-    quote = ids_of('"')[0]
-    manager.accept_tokens("r", [quote])
-    assert word in allowed(manager, "r")[0]  # three to spare after it
-    manager.accept_tokens("r", ids_of("a"))
-    row = allowed(manager, "r")[0]
-    assert word not in row
-    assert ids_of("a")[0] in row
+    assert walk(manager, "r", lambda row: word if word in row else row[0]).count(word) == 6
 
 
 def test_was_fitted_when_a_mask_was_narrowed(manager):

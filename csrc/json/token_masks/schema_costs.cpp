@@ -296,10 +296,10 @@ std::shared_ptr<const TokenCosts> SchemaCosts::token_costs(const Configuration& 
       others.emplace_back(std::min(cost - 1, table->after(vocabulary_.tokens()[i])), vocabulary_.tokens()[i]);
     }
   }
-  // Numbers are not cut.
-  bool may_be_cut = cost != kUnknownCost && automaton_.at<InNumber>(config.state()) == nullptr;
+  State state = config.state();
+  bool is_inside = automaton_.at<InString>(state) != nullptr || automaton_.at<InNumber>(state) != nullptr;
   std::optional<uint32_t> to_come;
-  if (may_be_cut) to_come = num_values(bytes_of(own.ending));
+  if (!is_inside && cost != kUnknownCost) to_come = num_values(bytes_of(own.ending));
   TokenCosts costs(cost, table->usual, std::move(others), to_come);
   return own.is_least ? kept(std::move(key), std::move(costs)) : std::make_shared<const TokenCosts>(std::move(costs));
 }
