@@ -3,9 +3,9 @@ them.
 
     python bench/bench_limits.py [--texts FILE] [--quick]
 
-SmolLM2-135M-Instruct answers 10 prompts of each kind of value_items.py, greedy and at
-T = 0.7, and seven constraints of limit_items.py 10 times at T = 0.7, with each limit
-that its constraint's least number of tokens fits; where none does, generate refuses.
+SmolLM2-135M-Instruct answers, at T = 0.7, 10 prompts of each kind of value_items.py and
+those of limit_items.py 10 times, with each limit that its constraint's least number of
+tokens fits; where it does not, generate refuses.
 `fit` is "off" (the limit cuts texts off), "exact" (only what cannot end in time is
 forbidden) or "on" (values share what is left). Without a fit a text at a lower limit is
 the beginning of the one at the highest, so that is drawn once.
@@ -29,10 +29,7 @@ from structout.integrations.transformers import Generation, generate
 
 NUM_TEXTS = 10
 LIMITS: tuple[int, ...] = (24, 32, 48)
-SAMPLING: dict[str, dict[str, Any]] = {
-    "greedy": {"do_sample": False},
-    "T=0.7": {"do_sample": True, "temperature": 0.7, "top_k": 0, "top_p": 1.0},
-}
+SAMPLING = {"do_sample": True, "temperature": 0.7, "top_k": 0, "top_p": 1.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,16 +41,15 @@ class Task:
     constraint: dict[str, Any]
     chats: list[Chat]
     answers: list[Any]
-    sampling: tuple[str, ...]
 
 
 def tasks(num_texts: int) -> Iterator[Task]:
     for kind in (kind for kinds in SETS.values() for kind in kinds):
         chats, answers = zip(*dataclasses.replace(kind, count=num_texts).items(), strict=True)
-        yield Task(kind.name, {"json": kind.schema}, list(chats), list(answers), tuple(SAMPLING))
+        yield Task(kind.name, {"json": kind.schema}, list(chats), list(answers))
     for item in ITEMS:
         chat = [{"role": "user", "content": item.prompt}]
-        yield Task(item.name, item.constraint, [chat] * num_texts, [None] * num_texts, ("T=0.7",))
+        yield Task(item.name, item.constraint, [chat] * num_texts, [None] * num_texts)
 
 
 def judged(task: Task, result: Generation, limit: int) -> dict[str, int]:
@@ -83,7 +79,7 @@ def main() -> None:
     if arguments.quick:
         asked, limits = [task for task in tasks(2) if task.name in ("topic", "tools")], (24,)
 
-    def texts(task: Task, sampling: str, limit: int, fit: Literal["off", "exact", "on"]) -> Generation | None:
+    def texts(task: Task, limit: int, fit: Literal["off", "exact", "on"]) -> Generation | None:
         """None if no text fits the limit."""
         torch.manual_seed(0)
         try:
@@ -95,7 +91,7 @@ def main() -> None:
                 fit=fit,
                 max_new_tokens=limit,
                 describe=True,
-                **SAMPLING[sampling],
+                **SAMPLING,
             )
         except GrammarError as error:
             if error.num_needed is None:
@@ -103,27 +99,23 @@ def main() -> None:
             return None
 
     for task in asked:
-        for sampling in task.sampling:
-            cut_off = texts(task, sampling, max(limits), "off")
-            assert cut_off is not None
-            for limit in limits:
-                of_fits = {"off": cut_off, "exact": texts(task, sampling, limit, "exact")}
-                of_fits["on"] = texts(task, sampling, limit, "on")
-                if of_fits["on"] is None:
+        cut_off = texts(task, max(limits), "off")
+        assert cut_off is not None
+        for limit in limits:
+            of_fits = {"off": cut_off, "exact": texts(task, limit, "exact"), "on": texts(task, limit, "on")}
+            for fit, result in of_fits.items():
+                if of_fits["on"] is None or result is None:
                     continue
-                row = {"kind": task.name, "sampling": sampling, "limit": limit, "model": directory.name}
-                for fit, result in of_fits.items():
-                    assert result is not None
-                    judgement = judged(task, result, limit)
-                    results.add(row | {"fit": fit} | judgement | {"fitted": sum(result.fitted)})
-                    print(
-                        f"{task.name:<12}{sampling:<7}{limit:4} tokens, fit {fit:<6}"
-                        f"{judgement['whole']:3} of {judgement['texts']} whole, "
-                        f"{judgement['right_fields']:3} of {judgement['fields']} fields right",
-                        flush=True,
-                    )
-                    for text in result.texts if arguments.texts is not None else []:
-                        print(json.dumps(row | {"fit": fit, "text": text}), file=arguments.texts, flush=True)
+                row = {"kind": task.name, "limit": limit, "fit": fit, "model": directory.name}
+                row |= judged(task, result, limit) | {"fitted": sum(result.fitted)}
+                results.add(row)
+                print(
+                    f"{task.name:<12}{limit:4} tokens, fit {fit:<6}{row['whole']:3} of {row['texts']} whole, "
+                    f"{row['right_fields']:3} of {row['fields']} fields right",
+                    flush=True,
+                )
+                for text in result.texts if arguments.texts is not None else []:
+                    print(json.dumps(row | {"text": text}), file=arguments.texts, flush=True)
     results.close()
 
 

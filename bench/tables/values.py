@@ -62,26 +62,24 @@ def _model(row: Row) -> str:
 
 def limits_table() -> str:
     """Whole texts and right fields, summed over the kinds, for each limit. "tight":
-    where the limit alone cuts off half of a kind's texts or more."""
+    where the limit alone cuts off half of the texts of a kind, or more."""
     if not harness.results_path("limits", "cpu").exists():
         return NOT_MEASURED
     rows = rows_of("limits")
-    of_case: dict[tuple[str, str, int], dict[str, Row]] = {}
+    of_case: dict[tuple[str, int], dict[str, Row]] = {}
     for row in rows:
-        of_case.setdefault((row["kind"], row["sampling"], row["limit"]), {})[row["fit"]] = row
-    tight = [case for case in of_case.values() if 2 * case["off"]["whole"] <= case["off"]["texts"]]
+        of_case.setdefault((row["kind"], row["limit"]), {})[row["fit"]] = row
     groups = {
-        f"{limit} tokens, {sampling}": [case for (_, s, n), case in of_case.items() if (s, n) == (sampling, limit)]
-        for sampling in dict.fromkeys(row["sampling"] for row in rows)
+        f"{limit} tokens": [case for (_, n), case in of_case.items() if n == limit]
         for limit in sorted({row["limit"] for row in rows})
     }
-    groups["tight limits"] = tight
+    groups["tight"] = [case for case in of_case.values() if 2 * case["off"]["whole"] <= case["off"]["texts"]]
     cells = [
         [name, str(len(cases)), *_shares(cases, "whole", "texts"), *_shares(cases, "right_fields", "fields")]
         for name, cases in groups.items()
     ]
     whole, right = [f"whole, {fit}" for fit in _FITS], [f"fields right, {fit}" for fit in _FITS]
-    about = f"{rows[0]['texts']} texts of each constraint that the limit can hold, {_model(rows[0])}."
+    about = f"{rows[0]['texts']} texts of each constraint that the limit can hold, T = 0.7, {_model(rows[0])}."
     return markdown(["", "constraints", *whole, *right], cells) + provenance("limits", "cpu", about)
 
 
