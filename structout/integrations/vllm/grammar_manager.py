@@ -86,7 +86,7 @@ class PendingGrammar(Future["Grammar | GrammarError"]):
         requests, until a garbage collection.
         """
         error = self.grammar.manager.error(self.grammar.key)
-        if error is not None:  # the client of vLLM learns no reason
+        if error is not None:  # before 0.33 the client of vLLM learns no reason
             _log.error("request %s is refused: %s", self.grammar.key.rpartition("#")[0], error)
         return error or self.grammar
 
