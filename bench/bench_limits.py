@@ -29,7 +29,7 @@ from structout.integrations.transformers import Generation, generate
 
 NUM_TEXTS = 10
 LIMITS: tuple[int, ...] = (24, 32, 48)
-SAMPLING = {"do_sample": True, "temperature": 0.7, "top_k": 0, "top_p": 1.0}
+SAMPLING: dict[str, Any] = {"do_sample": True, "temperature": 0.7, "top_k": 0, "top_p": 1.0}
 
 
 @dataclasses.dataclass(frozen=True)
