@@ -90,7 +90,7 @@ def main() -> None:
                 **task.constraint,
                 fit=fit,
                 max_new_tokens=limit,
-                describe=True,
+                describe="json" in task.constraint or "tools" in task.constraint,
                 **SAMPLING,
             )
         except GrammarError as error:
