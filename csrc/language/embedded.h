@@ -48,6 +48,14 @@ struct EmbeddedView {
   // More such nodes, which are not part of the entry. They may depend on what the
   // configuration remembers.
   std::vector<uint32_t> own_continuations;
+
+  // Calls visit(nodes) for the lists of `continuations` that count.
+  template <typename Visit>
+  void visit_counting(Visit visit) const {
+    for (size_t i = 0; continuations != nullptr && i < continuations->size() && i < 64; ++i) {
+      if ((counting_continuations >> i & 1) != 0) visit((*continuations)[i]);
+    }
+  }
 };
 
 // The states and masks that texts of an embedded language share. A cache is not safe

@@ -85,7 +85,7 @@ struct CostTable {
   std::shared_ptr<const TokenCosts> costs = nullptr;
   uint32_t more = 0;
 
-  uint32_t most() const { return costs->most() == kUnknownCost ? kUnknownCost : costs->most() + more; }
+  uint32_t most() const { return cost_sum(costs->most(), more); }
 };
 
 // How a text shares the tokens that its limit leaves above its least cost. Each value that
@@ -94,7 +94,7 @@ struct CostTable {
 // begins only with kMore to spare beside them. Strings and numbers that have begun take what
 // they need: half of a name is worth no more than none.
 struct FairLimit {
-  static constexpr uint32_t kShare = 5, kMore = 8, kMostReserve = 40;
+  static constexpr uint32_t kShare = 5, kMore = 8, kMostReserve = 40, kMostKept = kMostReserve + kMore;
 
   uint32_t spare = 0, num_values = 0;  // of the whole text
 

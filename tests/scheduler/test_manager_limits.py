@@ -310,7 +310,7 @@ def test_reasoning_that_leaves_too_few_tokens_is_refused_at_its_replay(manager):
 
 
 def test_limit_has_no_effect_where_no_end_is_known(manager):
-    pytest.importorskip("xgrammar")
+    pytest.importorskip("xgrammar", reason="xgrammar is an optional package")
     params = StructuredOutputsParams(regex="[a-c]{20}", backend="xgrammar")
     add(manager, "r", params, max_tokens=2)
     assert manager.num_needed("r") is None

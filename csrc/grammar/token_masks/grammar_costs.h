@@ -90,8 +90,12 @@ class GrammarCosts {
   uint32_t cost_after(const EmbeddedParse& parse, engine::Budget& budget) {
     return cost_of(reader_.after_embedded(parse.below, budget), budget);
   }
-  // Of a configuration without embedded texts that have begun.
+  // The table of a configuration outside of embedded texts.
   std::shared_ptr<const engine::TokenCosts> alone(const LexerConfiguration& config, engine::Budget& budget);
+  // The union of the tables of an ambiguous configuration's alternatives.
+  std::shared_ptr<const engine::TokenCosts> combined(const Configuration& config,
+                                                     const std::vector<engine::CostTable>& of_parses,
+                                                     engine::Budget& budget);
   // The table of a configuration with this cost, from `after_` and its mask in `row_`.
   std::shared_ptr<const engine::TokenCosts> table(uint32_t own);
   void note(uint32_t token, uint32_t cost) { after_[token] = std::min(after_[token], cost); }

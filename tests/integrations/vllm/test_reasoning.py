@@ -82,14 +82,19 @@ def test_reasoning_beside_answers_and_free_requests(running):
     assert token_ids(outputs[-3:]) == token_ids(running.generate(answers))
 
 
+def seeded(allowed, max_tokens, regex):
+    """The parameters of 16 requests that draw from few tokens."""
+    return [
+        SamplingParams(seed=seed, max_tokens=max_tokens, allowed_token_ids=allowed, **structured(regex=regex))
+        for seed in range(16)
+    ]
+
+
 def test_answers_end_within_what_the_reasoning_leaves_of_the_limit(running, drafting):
     reply = f"<think>x{ANSWER}{'ab' * 8}!"
     allowed = running.tokenizer.convert_tokens_to_ids(["x", ANSWER, "a", "b", "!", running.tokenizer.eos_token])
     end = running.tokenizer.convert_tokens_to_ids(ANSWER)
-    params = [
-        SamplingParams(seed=seed, max_tokens=24, allowed_token_ids=allowed, **structured(regex="[abx]*!{6}"))
-        for seed in range(16)
-    ]
+    params = seeded(allowed, 24, "[abx]*!{6}")
     expected = running.generate(params, f"{reply}{reply}<think>x")
     outputs = drafting.generate(params, f"{reply}{reply}<think>x")
     assert token_ids(outputs) == token_ids(expected)
@@ -105,10 +110,7 @@ def test_drafts_across_the_end_of_the_reasoning_change_no_text(running, drafting
     # After "x" the prompt goes on with the end, and so do the drafts.
     reply = f"<think>x{ANSWER}{'ab' * 8}!"
     allowed = running.tokenizer.convert_tokens_to_ids(["x", ANSWER, "a", "b", "!", running.tokenizer.eos_token])
-    params = [
-        SamplingParams(seed=seed, max_tokens=60, allowed_token_ids=allowed, **structured(regex="(ab){8,12}!"))
-        for seed in range(16)
-    ]
+    params = seeded(allowed, 60, "(ab){8,12}!")
     expected = running.generate(params, f"{reply}{reply}<think>x")
     outputs = drafting.generate(params, f"{reply}{reply}<think>x")
     assert token_ids(outputs) == token_ids(expected)
@@ -127,10 +129,7 @@ def test_a_call_ends_a_reasoning_only_where_the_answer_may_begin_with_it(tmp_pat
         allowed.append(running.tokenizer.eos_token_id)
 
         def texts(regex):
-            params = [
-                SamplingParams(seed=seed, max_tokens=60, allowed_token_ids=allowed, **structured(regex=regex))
-                for seed in range(16)
-            ]
+            params = seeded(allowed, 60, regex)
             completions = [output.outputs[0] for output in running.generate(params, f"{reply}{reply}<think>x")]
             assert all(completion.finish_reason != "error" for completion in completions)
             return [completion.text for completion in completions]
