@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "automata/automaton.h"
+#include "automata/character_graph.h"
 #include "base/limits.h"
 
 namespace structout::engine {
@@ -21,9 +22,9 @@ Automaton compile_json_string(const std::vector<std::string>& patterns, uint32_t
 // (Spelling::kJsonCanonical) in whose value the pattern matches somewhere.
 Automaton compile_string_content(const std::string& pattern, const Limits& limits);
 
-// The contents of all strings in canonical spelling. The start is the only accepting
-// state; all other states are in the middle of a character.
-Automaton any_string_content();
+// The contents of all strings in a spelling of JSON. The start is the only accepting state;
+// all other states are in the middle of a character.
+Automaton any_string_content(Spelling spelling);
 
 // The content of one string. Throws std::invalid_argument for what is not UTF-8.
 std::string spelled_canonically(const std::string& utf8);

@@ -89,11 +89,11 @@ Automaton compile_string_content(const std::string& pattern, const Limits& limit
   return with_match(pattern, Spelling::kJsonCanonical, budget);
 }
 
-Automaton any_string_content() {
+Automaton any_string_content(Spelling spelling) {
   Budget budget{Limits()};
   Pattern pattern;
   add_any_characters(pattern, 0, kUnbounded);
-  return spelled(pattern, Spelling::kJsonCanonical, budget);
+  return spelled(pattern, spelling, budget);
 }
 
 std::string spelled_canonically(const std::string& utf8) {

@@ -17,11 +17,13 @@ constexpr uint32_t kBoundary = 0;  // the state of strings between two character
 }  // namespace
 
 StringTokens::StringTokens(const VocabularyTrie& vocabulary)
-    : inner_row(vocabulary.row_words()), plain_row(vocabulary.row_words()) {
-  const Automaton strings = any_string_content();
+    : inner_row(vocabulary.row_words()), canonical_row(vocabulary.row_words()), plain_row(vocabulary.row_words()) {
+  const Automaton strings = any_string_content(Spelling::kJson);
+  const Automaton canonical_strings = any_string_content(Spelling::kJsonCanonical);
   const std::vector<VocabularyTrie::Node>& nodes = vocabulary.nodes();
   struct Reading {
-    uint32_t state = kBoundary;  // of the automaton of strings; kDead after the string
+    uint32_t state = kBoundary;      // of the automaton of strings; kDead after the string
+    uint32_t canonical = kBoundary;  // the same of canonical strings, in the string
     bool is_plain = true;
     uint32_t last_bytes = 0;  // three of them
     uint32_t num_characters = 0;
@@ -48,6 +50,9 @@ StringTokens::StringTokens(const VocabularyTrie& vocabulary)
       bool ends_string = last_byte == '"' && strings.accepts(reading.state);
       if (ends_string) reading.exit_begin = depth + 1;
       reading.state = strings.next(reading.state, last_byte);
+      if (reading.canonical != kDead && !ends_string) {
+        reading.canonical = canonical_strings.next(reading.canonical, last_byte);
+      }
       reading.last_bytes = (reading.last_bytes << 8 | last_byte) & 0xFFFFFF;
       bool is_separator = reading.last_bytes == 0xE280A8 || reading.last_bytes == 0xE280A9;
       reading.is_plain = reading.is_plain && last_byte != '\\' && !is_separator;
@@ -65,6 +70,7 @@ StringTokens::StringTokens(const VocabularyTrie& vocabulary)
     for (; position < nodes[node].tokens_end; ++position) {
       uint32_t token = vocabulary.tokens()[position];
       bool is_inner_token = reading.state != kDead, is_plain = is_inner_token && reading.is_plain;
+      if (reading.canonical != kDead) canonical_row[token >> 5] |= 1u << (token & 31);
       if (is_inner_token) {
         inner_row[token >> 5] |= 1u << (token & 31);
         if (reading.state != kBoundary) unfinished.push_back(token);
@@ -117,8 +123,9 @@ StringTokens::StringTokens(const VocabularyTrie& vocabulary)
 StringTokens::~StringTokens() = default;
 
 size_t StringTokens::memory_bytes() const {
-  size_t num_listed = inner_row.capacity() + plain_row.capacity() + tokens_that_end.capacity() + unfinished.capacity() +
-                      plain.capacity() + num_plain_before.capacity() + height.capacity() + special_nodes.capacity() +
+  size_t num_listed = inner_row.capacity() + canonical_row.capacity() + plain_row.capacity() +
+                      tokens_that_end.capacity() + unfinished.capacity() + plain.capacity() +
+                      num_plain_before.capacity() + height.capacity() + special_nodes.capacity() +
                       num_special_before.capacity() + rows_up_to.size() * inner_row.size() + 2 * longer.capacity();
   for (const std::vector<uint32_t>& tokens : tokens_of_exit) num_listed += tokens.capacity();
   return num_listed * sizeof(uint32_t) + classes.capacity() * sizeof(uint64_t) + is_after_plain.capacity() +

@@ -12,8 +12,8 @@ namespace structout::engine {
 class VocabularyTrie;
 
 // Computed once for each vocabulary: the mask of a position inside an unconstrained
-// string is a copy of `inner_row` and a walk over the trie of `exits`. Strings have the
-// canonical spelling (Spelling::kJsonCanonical).
+// string is a copy of `inner_row` and a walk over the trie of `exits`. Strings have any
+// spelling (Spelling::kJson), unless another one is named.
 struct StringTokens {
   explicit StringTokens(const VocabularyTrie& vocabulary);
   ~StringTokens();
@@ -21,6 +21,10 @@ struct StringTokens {
   // The mask of the tokens that stay inside the string. A character or an escape may be
   // incomplete at the end.
   std::vector<uint32_t> inner_row;
+
+  // The tokens that may stay inside a string in canonical spelling (Spelling::kJsonCanonical)
+  // or leave it.
+  std::vector<uint32_t> canonical_row;
 
   // Tokens that leave the string, by their bytes after the closing quote. `exits` is a
   // vocabulary of these different texts, for example `,` and `}` of the tokens `",` and

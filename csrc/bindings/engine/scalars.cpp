@@ -17,7 +17,7 @@ void define_scalars(py::module_& module) {
     std::string pattern = given;
     return run(true, [&] { return compile_string_content(pattern, limits); });
   });
-  module.def("any_string_content", any_string_content);
+  module.def("any_string_content", [] { return any_string_content(Spelling::kJsonCanonical); });
   module.def("spelled_canonically", [](const py::bytes& utf8) { return py::bytes(spelled_canonically(utf8)); });
   module.def("exact_string_contents",
              [](const std::vector<py::bytes>& given) { return exact_string_contents({given.begin(), given.end()}); });

@@ -148,12 +148,11 @@ Action SchemaAutomaton::read(const BeforeValue& value, RegisterKind, uint8_t byt
   if (byte == '"' || byte == '-' || (byte >= '0' && byte <= '9')) {
     bool is_string = byte == '"';
     TextKind kind = is_string ? TextKind::kString : TextKind::kNumber;
-    Numbers states;
-    for (Formula formula : expanded(value.value_formulas, is_string ? Type::kString : Type::kNumber)) {
-      // The required formula also chooses the spelling of numbers; tracked formulas follow
-      // any.
-      states.push_back(states.empty() ? texts_.start(kind, formula) : texts_.followed(kind, formula));
-    }
+    const Numbers formulas = expanded(value.value_formulas, is_string ? Type::kString : Type::kNumber);
+    bool is_lone = is_string && formulas.size() == 1 && !has_unique_items();
+    Numbers states = {is_lone ? texts_.start_of_lone_string(formulas[0]) : texts_.start(kind, formulas[0])};
+    // The required formula also chooses the spelling of numbers; tracked formulas follow any.
+    for (size_t i = 1; i < formulas.size(); ++i) states.push_back(texts_.followed(kind, formulas[i]));
     if (!texts_.is_live(states[0])) return {};
     uint32_t texts = lists_.number_of(states);
     return is_string ? replace(add(InString{texts})) : read(InNumber{texts}, RegisterKind::kNone, byte);

@@ -69,6 +69,11 @@ bool WalkHints::is_free_text(State state) const {
   return texts_.is_between_characters(lists_[*texts][0]) && has_constant_texts(*texts);
 }
 
+bool WalkHints::is_in_any_spelling(State state) const {
+  std::optional<uint32_t> texts = texts_of_characters(state);
+  return texts && texts_.is_in_any_spelling(lists_[*texts][0]);
+}
+
 std::vector<uint8_t> WalkHints::name_bytes(State state) const {
   const auto* key = automaton_.at<InKey>(state);
   std::vector<uint8_t> bytes;

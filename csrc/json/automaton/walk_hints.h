@@ -34,6 +34,9 @@ class WalkHints {
   // constraints left.
   bool is_free_text(State state) const;
 
+  // True if the state is inside a string that may have any spelling.
+  bool is_in_any_spelling(State state) const;
+
   // For a state inside a key that may still become a named one: the state after characters
   // that rule all names out. None unless is_free_text() holds for that state.
   std::optional<State> state_without_name(State state);

@@ -26,8 +26,8 @@ constexpr size_t kMaxEdges = 16 << 20;
 Texts::Texts(Formulas& formulas, engine::Budget& budget, const std::vector<bool>& allowed_bytes)
     : formulas_(formulas),
       budget_(budget),
-      strings_(engine::any_string_content()),
-      numbers_(any_number()),
+      syntax_{engine::any_string_content(engine::Spelling::kJsonCanonical),
+              engine::any_string_content(engine::Spelling::kJson), any_number()},
       allowed_bytes_(allowed_bytes),
       allows_all_bytes_(std::count(allowed_bytes.begin(), allowed_bytes.end(), true) == 256) {}
 
@@ -119,7 +119,7 @@ bool Texts::matches(TextKind kind, Formula formula, const std::string& text) {
     const TextState now = states_[state];
     uint32_t syntax_state = syntax(kind).next(now.syntax, uint8_t(text[i]));
     if (syntax_state == kDead) return false;
-    bool ends_character = kind == TextKind::kString && syntax_state == kBoundary;
+    bool ends_character = kind != TextKind::kNumber && syntax_state == kBoundary;
     state = add({kind, syntax_state, after(now.formula, uint8_t(text[i]), syntax_state, ends_character)});
   }
   return state != kDead && accepts(state);
@@ -169,7 +169,7 @@ void Texts::expand(uint32_t number) {
   }
   std::vector<Edge> edges;
   for (const Edge* edge = all.begin(state.syntax); edge < all.end(state.syntax); ++edge) {
-    bool ends_character = state.kind == TextKind::kString && edge->target == kBoundary;
+    bool ends_character = state.kind != TextKind::kNumber && edge->target == kBoundary;
     for (int first = edge->first; first <= edge->last;) {
       int last = first;
       while (last < edge->last && !is_bound[last + 1]) ++last;

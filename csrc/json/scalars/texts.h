@@ -2,6 +2,7 @@
 // numbers.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <memory>
@@ -20,7 +21,11 @@
 
 namespace structout::json {
 
-enum class TextKind : uint8_t { kString, kNumber };
+enum class TextKind : uint8_t {
+  kString,               // written canonically: equal strings have equal bytes
+  kStringInAnySpelling,  // with any escapes of JSON, where only lengths constrain it
+  kNumber,
+};
 
 // A formula on texts after some bytes: its derivative (Brzozowski, 1964). Each atom holds a
 // state of its automaton, so a byte moves the atoms and keeps the connectives: after the
@@ -88,6 +93,12 @@ class Texts {
     return add({kind, 0, kind == TextKind::kNumber ? written(formula) : formula});
   }
 
+  // The start state of the string of a value that is compared with no other. With a formula
+  // on lengths alone, it may have any spelling.
+  uint32_t start_of_lone_string(Formula formula) {
+    return add({asks_for_lengths_only(formula) ? TextKind::kStringInAnySpelling : TextKind::kString, 0, formula});
+  }
+
   // The start state of a formula that is only tracked, in a text that another formula
   // decides.
   uint32_t followed(TextKind kind, Formula formula) { return add({kind, 0, formula}); }
@@ -107,6 +118,7 @@ class Texts {
 
   // True if the text of a string ends with a whole character.
   bool is_between_characters(uint32_t state) const { return states_[state].syntax == kBoundary; }
+  bool is_in_any_spelling(uint32_t state) const { return states_[state].kind == TextKind::kStringInAnySpelling; }
   bool allows_all_bytes() const { return allows_all_bytes_; }
 
   // True if the formula accepts a text that ends here.
@@ -193,6 +205,7 @@ class Texts {
     bool accepts(uint32_t state) const;
   };
   bool asks_for_length_only(uint32_t state) const;
+  bool asks_for_lengths_only(Formula formula) const;
   bool allows_plain(uint32_t state);
   bool leads_back(uint32_t start, uint32_t state, uint32_t num_separator_bytes,
                   std::map<std::pair<uint32_t, uint32_t>, bool>& known);
@@ -234,7 +247,7 @@ class Texts {
   uint32_t num_digits_to_an_end(uint32_t state);
 
   uint32_t add(const TextState& state);
-  const engine::Automaton& syntax(TextKind kind) const { return kind == TextKind::kString ? strings_ : numbers_; }
+  const engine::Automaton& syntax(TextKind kind) const { return syntax_[size_t(kind)]; }
   Formula atom_of(uint32_t language, uint32_t state, uint32_t syntax_state);
   Formula after(Formula formula, uint8_t byte, uint32_t syntax_state, bool ends_character);
   bool holds_at_end(const TextState& state) const;
@@ -242,7 +255,7 @@ class Texts {
 
   Formulas& formulas_;
   engine::Budget& budget_;
-  engine::Automaton strings_, numbers_;
+  std::array<engine::Automaton, 3> syntax_;  // by kind
   std::vector<bool> allowed_bytes_;
   bool allows_all_bytes_;
   std::vector<Language> languages_;

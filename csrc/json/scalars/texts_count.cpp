@@ -117,7 +117,7 @@ bool Texts::are_many_of_length(uint32_t length) const {
 uint32_t Texts::count(uint32_t start) {
   auto known = counts_.find(start);
   if (known != counts_.end()) return known->second;
-  if (states_[start].kind == TextKind::kString) {
+  if (states_[start].kind != TextKind::kNumber) {
     auto split = split_limit(start);
     bool is_free = is_between_characters(start) && asks_for_length_only(split ? split->first : start);
     if (is_free && are_many_of_length(split ? split->second - 1 : kFar)) {

@@ -32,6 +32,12 @@ bool Texts::asks_for_length_only(uint32_t state) const {
   return formula == kAlways || formulas_.op(formula) == Op::kMinLength;
 }
 
+bool Texts::asks_for_lengths_only(Formula formula) const {
+  bool result = true;
+  formulas_.visit_literals(formula, [&](Formula atom, bool) { result &= formulas_.op(atom) == Op::kMinLength; });
+  return result;
+}
+
 // True if any number of arbitrary plain characters (see StringTokens) may follow. Searches
 // the states that they lead to, and returns false if there are too many.
 bool Texts::allows_plain(uint32_t start) {
@@ -90,7 +96,7 @@ bool Texts::allows_plain(uint32_t start) {
 }
 
 uint64_t Texts::repeated_classes(uint32_t state) {
-  if (states_[state].kind != TextKind::kString || !is_between_characters(state) || !allows_all_bytes_) return 0;
+  if (states_[state].kind == TextKind::kNumber || !is_between_characters(state) || !allows_all_bytes_) return 0;
   auto [found, is_new] = repeated_classes_.try_emplace(state, 0);
   if (!is_new) return found->second;
   expand(state);
@@ -201,7 +207,7 @@ uint32_t Texts::without_far_limit(uint32_t state, uint32_t max_length) {
 }
 
 std::optional<Texts::LengthLimit> Texts::length_limit(uint32_t state) {
-  if (states_[state].kind != TextKind::kString || !is_between_characters(state)) return std::nullopt;
+  if (states_[state].kind == TextKind::kNumber || !is_between_characters(state)) return std::nullopt;
   auto split = split_limit(state);
   if (!split) return std::nullopt;
   auto [without, limit] = *split;

@@ -380,12 +380,19 @@ class TokenWalk {
   // Allows the tokens that continue from a string without constraints: a stored row has
   // those that stay inside it, and the others are followed from the closing quote on.
   void fill_free_text(const engine::StringTokens& strings) {
-    std::copy(strings.inner_row.begin(), strings.inner_row.end(), row_);
+    bool is_canonical = !automaton_.hints().is_in_any_spelling(frames_[0].state);
+    for (size_t i = 0; i < strings.inner_row.size(); ++i) {
+      row_[i] = strings.inner_row[i] & (is_canonical ? strings.canonical_row[i] : UINT32_MAX);
+    }
     if (visitor_ != nullptr) visitor_->visit_string_tokens(*this);
+    auto allow_each = [&](const std::vector<uint32_t>& tokens, DuplicateCheck check, uint32_t top) {
+      for (uint32_t token : tokens) {
+        if (!is_canonical || (strings.canonical_row[token >> 5] >> (token & 31) & 1) != 0) allow(token, check, top);
+      }
+    };
     uint32_t after_quote = next(0, '"');
     if (after_quote == kBottom) return;
-    DuplicateCheck check = this->duplicate_check(after_quote);
-    for (uint32_t token : strings.tokens_that_end) allow(token, check, after_quote);
+    allow_each(strings.tokens_that_end, this->duplicate_check(after_quote), after_quote);
     tops_[0] = after_quote;
     sizes_.assign(sizes_.size(), frames_.size());
     const std::vector<engine::VocabularyTrie::Node>& nodes = strings.exits->nodes();
@@ -395,9 +402,9 @@ class TokenWalk {
         continue;
       }
       uint32_t top = tops_[nodes[number].depth + 1];
-      check = this->duplicate_check(top);
+      DuplicateCheck check = this->duplicate_check(top);
       for (uint32_t i = strings.exits->first_token(number); i < nodes[number].tokens_end; ++i) {
-        for (uint32_t token : strings.tokens_of_exit[strings.exits->tokens()[i]]) allow(token, check, top);
+        allow_each(strings.tokens_of_exit[strings.exits->tokens()[i]], check, top);
       }
       ++number;
     }
