@@ -1,10 +1,11 @@
 """Counts the schemas and instances that structout, its own engine, xgrammar and
 llguidance accept or refuse, and times their schemas and masks.
 
-    python bench/bench_verdicts.py [--maskbench PATH] [--every N] [--all ENGINE ...]
-    [--engines ENGINE ...] [--quick]
+    python bench/bench_verdicts.py [--maskbench PATH | --schemastore PATH] [--every N]
+    [--all ENGINE ...] [--engines ENGINE ...] [--quick]
 
-PATH is a file of schemas with their "tests", one a line, or MaskBench's folder of data.
+PATH is a file of schemas with their "tests", one a line, or MaskBench's folder of data;
+or a checkout of SchemaStore (see schema_store.py).
 Instances are serialized by json.dumps and fed as the tokenizer's tokens. An accepted
 invalid instance breaks the guarantee; a refused schema or valid instance restricts the
 model needlessly. A valid instance that is accepted in another form is counted apart:
@@ -31,6 +32,7 @@ import numpy as np
 import torch
 from engines_alone import Engine, Refused, Walk, engines, fsm_engines, read_cases
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
+from schema_store import read_schema_store
 from text_form import is_accepted_in_its_form, tokens_of
 
 SCHEMAS = ("schemas taken", "schemas refused")
@@ -50,7 +52,7 @@ def verdicts(engine: Engine, cases: list[dict[str, Any]], tokenizer: Any) -> dic
     for case in cases:
         start = time.process_time()
         try:
-            matcher = engine.compile(case["schema"])
+            matcher = engine.compile(case["schema"], case.get("schemas"))
         except Refused as refused:
             count["schemas refused"] += 1
             reasons[refused.reason] += 1
@@ -58,9 +60,7 @@ def verdicts(engine: Engine, cases: list[dict[str, Any]], tokenizer: Any) -> dic
         engine.fill_first_mask(matcher)
         ready_ms.append((time.process_time() - start) * 1e3)
         count["schemas taken"] += 1
-        seen = Counter(
-            verdict(engine, matcher, test, case["schema"], tokenizer, times, reasons) for test in case["tests"]
-        )
+        seen = Counter(verdict(engine, matcher, test, case, tokenizer, times, reasons) for test in case["tests"])
         count += seen
         is_passing = seen.keys() <= {"valid accepted", "invalid refused", "valid refused, form"}
         count["schemas passing, but for form"] += is_passing
@@ -111,7 +111,7 @@ def verdict(
     engine: Engine,
     matcher: Any,
     test: dict[str, Any],
-    schema: Any,
+    case: dict[str, Any],
     tokenizer: Any,
     times: StepTimes,
     reasons: Counter[str],
@@ -130,9 +130,12 @@ def verdict(
         reasons[refused.reason] += 1
         is_accepted = False
     outcome = f"{'valid' if test['valid'] else 'invalid'} {'accepted' if is_accepted else 'refused'}"
-    if outcome == "valid refused" and is_accepted_in_its_form(engine, matcher, test["data"], schema, tokenizer):
+    schema, schemas = case["schema"], case.get("schemas")
+    if outcome == "valid refused" and is_accepted_in_its_form(
+        engine, matcher, test["data"], schema, tokenizer, schemas
+    ):
         outcome += ", form"
-    if outcome == "invalid accepted" and is_valid_without_formats(test["data"], schema):
+    if outcome == "invalid accepted" and not schemas and is_valid_without_formats(test["data"], schema):
         outcome += ", format"
     return outcome
 
@@ -146,6 +149,7 @@ def is_valid_without_formats(instance: Any, schema: Any) -> bool:
 def main() -> None:
     parser = harness.argument_parser("count accepted and refused schemas and instances", quick="a small vocabulary")
     parser.add_argument("--maskbench", type=Path, metavar="PATH", help="default: the schemas of our tests")
+    parser.add_argument("--schemastore", type=Path, metavar="PATH", help="a checkout of SchemaStore, instead")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="take every N-th schema")
     parser.add_argument("--all", nargs="*", default=[], metavar="ENGINE", help="engines that take all schemas as well")
     parser.add_argument("--engines", nargs="*", metavar="ENGINE", help="engines to measure, by name; default: all")
@@ -153,10 +157,11 @@ def main() -> None:
     tokenizer = trained_tokenizer(2000, 1_000_000) if arguments.quick else large_tokenizer()
     vocab_size = len(tokenizer) if arguments.quick else VOCAB_SIZE
 
-    cases = read_cases(arguments.maskbench)
-    path = arguments.maskbench
+    path = arguments.schemastore or arguments.maskbench
+    cases = read_schema_store(path) if arguments.schemastore else read_cases(path)
     # MaskBench keeps its schemas in maskbench/data.
     cases_name = (path.parent if path.name == "data" else path).name if path else "tests/corpus/schemas.jsonl"
+    cases_name = "SchemaStore" if arguments.schemastore else cases_name
     described = {"cases": cases_name, "vocabulary": tokenizer.name_or_path}
     results = harness.ResultsFile("verdicts", torch.device("cpu"), arguments)
     for engine in [*engines(tokenizer, vocab_size), *fsm_engines(tokenizer, vocab_size)]:

@@ -97,6 +97,21 @@ Count ValueCounts::counted(State state, const PastKeys& seen_keys, size_t num_it
   return {};
 }
 
+// True if any key that is allowed may come beside those that must: the object asks for
+// numbers of keys alone, and for fewer names than the most.
+bool ValueCounts::has_room_for_any_key(const Object& object, const PastKeys& seen_keys) const {
+  bool are_numbers = object.is_kept;
+  formulas_.visit_literals(lists_[object.formulas][0], [&](Formula atom, bool) {
+    are_numbers = are_numbers && formulas_.op(atom) == Op::kMinKeys;
+  });
+  uint32_t num_required = 0;
+  for (uint32_t i = 0; i < objects_.order(object).order.names.size(); ++i) {
+    bool has_come = objects_.is_guarded(object) ? i < seen_keys.size() && seen_keys[i] : i < object.next;
+    num_required += !has_come && objects_.is_required(object, i);
+  }
+  return are_numbers && num_required < object.max_keys;
+}
+
 // Counts the objects that continue with a key, whose value comes next.
 Count ValueCounts::members(uint32_t object, uint32_t key, const PastKeys& seen_keys) {
   return product(values(automaton_.before_value(objects_.plan(object, key).value_formulas)),
@@ -215,7 +230,8 @@ Count ValueCounts::values_of(uint32_t value_formulas) {
 Count ValueCounts::objects(uint32_t number, const PastKeys& seen_keys) {
   const Object object = objects_.prepared(number);
   if (planner_.is_among(lists_[object.formulas])) return constants(lists_[object.formulas][0]);
-  bool is_free = object.allows_free && object.max_keys == UINT32_MAX;
+  const bool has_room = has_room_for_any_key(object, seen_keys);
+  bool is_free = object.allows_free && (object.max_keys == UINT32_MAX || has_room);
   if (is_free && texts_.count(lists_[object.free][0]) == kMany) return kManyOfThem;
   const KeyOrder& order = objects_.order(object).order;
   if (!object.is_kept) return {};  // which keys may come together is not known here
@@ -226,10 +242,13 @@ Count ValueCounts::objects(uint32_t number, const PastKeys& seen_keys) {
     bool has_come = objects_.is_guarded(object) ? i < seen_keys.size() && seen_keys[i] : i < object.next;
     if (has_come || std::find(in_rest.begin(), in_rest.end(), order.names[i]) != in_rest.end()) continue;
     bool is_optional = !objects_.is_required(object, i);
-    if (is_optional && (rest != kAlways || object.max_keys != UINT32_MAX)) continue;
+    bool is_sure = rest == kAlways && object.max_keys == UINT32_MAX;
+    if (is_optional && !is_sure && !has_room) continue;
     const Plan plan = objects_.lasting_plan(object, objects_.number_of_key({order.names[i]}));
     if (!plan.is_live) continue;
-    count = product(count, sum(values(automaton_.before_value(plan.value_formulas)), {is_optional, true}));
+    Count values = this->values(automaton_.before_value(plan.value_formulas));
+    if (is_optional && values.are_many()) return kManyOfThem;
+    if (!is_optional || is_sure) count = product(count, sum(values, {is_optional, true}));
   }
   return count;
 }

@@ -235,6 +235,29 @@ def test_array_of_different_items_takes_milliseconds_for_its_first_masks(engine,
     assert max(steps) < 150_000, steps  # three to five milliseconds
 
 
+ONE_KEY = {"type": "object", "minProperties": 1, "maxProperties": 1, "properties": {"p": {"type": "string"}}}
+
+
+@pytest.mark.parametrize("engine", [ENGINE, JsonEngine(declared=True)], ids=["any", "declared"])
+@pytest.mark.parametrize(
+    ("item", "is_possible"),
+    [
+        (ONE_KEY, True),  # free keys, whose names are many
+        (ONE_KEY | {"additionalProperties": False}, True),
+        (ONE_KEY | {"required": ["p"]}, True),
+        (ONE_KEY | {"required": ["q"], "properties": {"p": {}, "q": {"const": 1}}}, False),
+        (ONE_KEY | {"properties": {"p": {"const": 1}}, "additionalProperties": False}, False),
+    ],
+)
+def test_objects_with_room_for_a_key_are_many_if_it_or_its_values_are(engine, item, is_possible):
+    schema = UNIQUE | {"prefixItems": [{"type": "boolean"}], "items": {"anyOf": [{"enum": ["a", "b"]}, item]}}
+    if is_possible:
+        assert engine.compile(schema).matches(b'[true,"a","b",{"p":"x"},{"p":"y"}]')
+    else:
+        with pytest.raises(core().SchemaError, match="items may use up the values"):
+            engine.compile(schema)
+
+
 @pytest.mark.parametrize(
     "items", [{"multipleOf": 997, "minimum": 10**12}, {"multipleOf": 9973}, {"multipleOf": 20011, "minimum": 1000}]
 )
