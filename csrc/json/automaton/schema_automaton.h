@@ -140,6 +140,7 @@ class SchemaAutomaton {
   State before_value(uint32_t value_formulas);  // without spaces in front of it
   State waiting_item(uint32_t array);
   State waiting_member(uint32_t object, uint32_t key);
+  State after_key(uint32_t object, const Key& key);
 
   // The array whose item the state waits for or has just read.
   uint32_t array_of(State state) const {
@@ -155,6 +156,16 @@ class SchemaAutomaton {
   std::optional<Action> end_of_object(const Object& object);
   // The state after a value for which no truth value but the required formula matters.
   State resume_with_required(State waiting) { return resume(waiting, truth_values_.number_of({true})); }
+  // The truth values of a value whose required formula holds, and of the tracked ones those
+  // whose bit is set.
+  uint32_t number_of_truth_values(uint32_t tracked, size_t num_tracked) {
+    std::vector<bool> truth_values = {true};
+    for (size_t i = 0; i < num_tracked; ++i) truth_values.push_back((tracked >> i & 1) != 0);
+    return truth_values_.number_of(truth_values);
+  }
+  // The state after the closing quote of a free key that is in those of the object's sets whose
+  // bit is set.
+  State after_free_key(const InKey& key, uint32_t sets);
 
  private:
   Action new_action(State state, uint8_t byte);

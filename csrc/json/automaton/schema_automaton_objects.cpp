@@ -46,22 +46,20 @@ Action SchemaAutomaton::read(const InKey& given, RegisterKind, uint8_t byte) {
     return schema_.spelled_name(order.order.names[order.by_spelling[index]]);
   };
   auto is_allowed = [&](uint32_t index) { return object.allows_spelling(index); };
-  RegisterKind after_kind = objects_.register_kind_of(object);
   if (byte == '"') {
-    std::optional<uint32_t> complete;
     // Spellings never end inside an escape. Names are sorted by spelling, so the shortest
     // of those with this prefix is the first.
     bool is_named = key.may_be_named() && spelling(key.begin).size() == key.length;
     if (is_named && is_allowed(key.begin)) {
-      complete = objects_.number_of_key({order.order.names[order.by_spelling[key.begin]]});
-    } else if (key.may_be_free() && texts_.accepts(lists_[key.free][0])) {
+      return replace(after_key(key.object, {order.order.names[order.by_spelling[key.begin]]}));
+    }
+    if (key.may_be_free() && texts_.accepts(lists_[key.free][0])) {
       Key free;
       for (size_t i = 0; i < object.sets.size(); ++i) {
         if (texts_.accepts(lists_[key.free][i + 1])) free.sets.push_back(object.sets[i]);
       }
-      complete = objects_.number_of_key(free);
+      return replace(after_key(key.object, free));
     }
-    if (complete) return replace(add(AfterKey{key.object, *complete, whitespace_.after_key()}, after_kind));
   }
   // Named keys.
   while (key.begin < key.end &&
@@ -83,7 +81,21 @@ Action SchemaAutomaton::read(const InKey& given, RegisterKind, uint8_t byte) {
   }
   key.object = objects_.at_position(key.object, position);
   objects_.prepared(key.object);
-  return replace(add(key, key.may_be_free() ? RegisterKind::kInsideKey : after_kind));
+  return replace(add(key, key.may_be_free() ? RegisterKind::kInsideKey : objects_.register_kind_of(object)));
+}
+
+State SchemaAutomaton::after_key(uint32_t object, const Key& key) {
+  return add(AfterKey{object, objects_.number_of_key(key), whitespace_.after_key()},
+             objects_.register_kind_of(objects_[object]));
+}
+
+State SchemaAutomaton::after_free_key(const InKey& inside, uint32_t sets) {
+  Key key;
+  const Numbers& all = objects_[inside.object].sets;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if ((sets >> i & 1) != 0) key.sets.push_back(all[i]);
+  }
+  return after_key(inside.object, key);
 }
 
 Action SchemaAutomaton::read(const AfterKey& key, RegisterKind registers, uint8_t byte) {

@@ -128,6 +128,10 @@ class Texts {
   // search.
   bool is_live(uint32_t state);
 
+  // True if a continuation satisfies the formula of the first of these states, which have read
+  // the same bytes, and of the others those whose bit of `truths` is set, and no more of them.
+  bool may_satisfy(const std::vector<uint32_t>& states, uint32_t truths);
+
   // In a string: the number of bytes that may follow of arbitrary characters that are
   // written as themselves. 0 if the formula restricts such characters, or if that takes
   // long to find.

@@ -148,6 +148,16 @@ std::optional<std::vector<std::string>> Texts::all_strings(Formula formula, size
   return texts;
 }
 
+bool Texts::may_satisfy(const std::vector<uint32_t>& states, uint32_t truths) {
+  TextState all = states_[states[0]];
+  for (size_t i = 1; i < states.size(); ++i) {
+    Formula formula = states_[states[i]].formula;
+    bool holds = (truths >> (i - 1) & 1) != 0;
+    all.formula = formulas_.conjunction({all.formula, holds ? formula : formulas_.negation(formula)});
+  }
+  return is_live(add(all));
+}
+
 uint32_t Texts::num_bytes_to_an_end(uint32_t state) {
   constexpr uint32_t kMostBytes = 4;  // of a character
   uint32_t most = asks_for_length_only(state) ? distance(state) : largest_distance(state);

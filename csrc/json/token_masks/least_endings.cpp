@@ -5,15 +5,15 @@
 
 namespace structout::json {
 
-bool LeastEndings::find(const std::vector<std::pair<State, Keys>>& stack, const engine::Ending*& ending) {
+bool LeastEndings::find(const std::vector<std::pair<State, Keys>>& stack, State state, size_t frame,
+                        const engine::Ending*& ending) {
   of_stack_.clear();
-  uint32_t truth_values = 0;
-  for (size_t i = 0; i < stack.size(); ++i) {
-    State state = i == 0 ? stack[0].first : automaton_.resume(stack[i].first, truth_values);
-    const Rest* rest = state == kNoState ? nullptr : this->rest(state, stack[i].second);
+  while (true) {
+    const Rest* rest = state == kNoState ? nullptr : this->rest(state, stack[frame].second);
     if (rest == nullptr) return false;
-    truth_values = rest->truth_values;
     of_stack_.push_back(rest);
+    if (++frame == stack.size()) break;
+    state = automaton_.resume(stack[frame].first, rest->truth_values);
   }
   ending = nullptr;
   for (auto rest = of_stack_.rbegin(); rest != of_stack_.rend(); ++rest) ending = endings_.add((*rest)->bytes, ending);

@@ -31,7 +31,16 @@ class LeastEndings {
 
   // The ending of a stack, the top first; null if the text is complete. Returns false if none
   // is known.
-  bool find(const std::vector<std::pair<State, Keys>>& stack, const engine::Ending*& ending);
+  bool find(const std::vector<std::pair<State, Keys>>& stack, const engine::Ending*& ending) {
+    return find(stack, stack[0].first, 0, ending);
+  }
+
+  // The same after the value on top, given its truth values: an ending of the rest of the stack.
+  bool find_after(const std::vector<std::pair<State, Keys>>& stack, uint32_t truth_values,
+                  const engine::Ending*& ending) {
+    return stack.size() == 1 ? (ending = nullptr, true)
+                             : find(stack, automaton_.resume(stack[1].first, truth_values), 1, ending);
+  }
 
   // The ending of these bytes.
   const engine::Ending* of(const std::string& bytes) { return endings_.add(bytes, nullptr); }
@@ -57,6 +66,8 @@ class LeastEndings {
   static constexpr size_t kMaxBytes = 4'096, kMaxDepth = 2'000;
   static constexpr size_t kBytesPerRest = 160;  // with its key, roughly
 
+  // From the state of a frame of the stack on.
+  bool find(const std::vector<std::pair<State, Keys>>& stack, State state, size_t frame, const engine::Ending*& ending);
   const Rest* rest(State state, const Keys& keys);  // null if none is known
   std::unique_ptr<const Rest> computed(State state, const Keys& keys);
   std::unique_ptr<const Rest> with_byte(State state, const Keys& keys, uint8_t byte, size_t max_bytes);

@@ -153,7 +153,7 @@ class SchemaCosts::Collector final : public TokenWalk::Visitor {
 
   void visit(const TokenWalk& walk, const uint32_t* begin, const uint32_t* end, uint32_t top) override {
     for (const uint32_t* token = begin; token < end; ++token) is_exact_[*token] = true;
-    if (walk.frame(top).has_new_name) {
+    if (has_new_name(walk, top)) {
       for (const uint32_t* token = begin; token < end; ++token) add(token, token + 1, cost_by_reading(*token));
     } else {
       add(begin, end, cost_of(walk, top));
@@ -179,6 +179,14 @@ class SchemaCosts::Collector final : public TokenWalk::Visitor {
     most_of_plain_ = std::max(most_of_plain_, cost);
   }
 
+  // True if the token has completed a name, also of an object around the value on top.
+  static bool has_new_name(const TokenWalk& walk, uint32_t top) {
+    for (; top != TokenWalk::kBottom; top = walk.frame(top).below) {
+      if ((walk.frame(top).new_keys & TokenWalk::kNewName) != 0) return true;
+    }
+    return false;
+  }
+
   void add(const uint32_t* begin, const uint32_t* end, uint32_t cost) {
     for (; begin < end; ++begin) others.emplace_back(cost, *begin);
   }
@@ -199,16 +207,41 @@ class SchemaCosts::Collector final : public TokenWalk::Visitor {
     const auto* key = automaton_.at<InKey>(state);
     bool is_inside = string != nullptr || (key != nullptr && key->may_be_free());
     if (cost == kUnknownCost || last_ == nullptr || !is_inside) return cost;
-    uint32_t list = string != nullptr ? string->texts : key->free;
-    uint32_t most = automaton_.schema().texts().num_bytes_to_an_end(automaton_.lists()[list][0]);
-    return most == Texts::kManyTexts ? kUnknownCost : cost + most;
+    const Numbers texts = automaton_.lists()[string != nullptr ? string->texts : key->free];
+    cost = std::max(cost, most_after(walk, top, texts));
+    uint32_t most = automaton_.schema().texts().num_bytes_to_an_end(texts[0]);
+    return most == Texts::kManyTexts || cost == kUnknownCost ? kUnknownCost : cost + most;
+  }
+
+  // The most that follows a string or a free key, with its quote, whichever of the tracked
+  // formulas it satisfies.
+  uint32_t most_after(const TokenWalk& walk, uint32_t top, const Numbers& texts) {
+    const size_t num_tracked = texts.size() - 1;
+    if (num_tracked == 0) return 0;
+    if (num_tracked > kMaxTracked) return kUnknownCost;
+    std::vector<std::pair<State, LeastEndings::Keys>>& stack = costs_.stack_;
+    bool must_differ = set_stack(walk, top);
+    std::optional<InKey> key;
+    if (const auto* inside = automaton_.at<InKey>(stack[0].first)) key = *inside;
+    uint32_t most = 0;
+    for (uint32_t truths = 0; truths < 1u << num_tracked; ++truths) {
+      if (!automaton_.schema().texts().may_satisfy(texts, truths)) continue;
+      if (key) stack[0] = {automaton_.after_free_key(*key, truths), {stack[0].second.seen, true}};
+      const Ending* ending = nullptr;
+      bool is_known =
+          key ? costs_.endings_.find(stack, ending)
+              : costs_.endings_.find_after(stack, automaton_.number_of_truth_values(truths, num_tracked), ending);
+      if (!is_known) return kUnknownCost;
+      most = std::max(most, 1 + num_tokens(ending) + (must_differ ? kToDiffer : 0));
+    }
+    return most;
   }
 
   // Many tokens lead to the same states above the given ones.
   uint32_t cost_of(const TokenWalk& walk, uint32_t top) {
     const TokenWalk::WalkFrame& frame = walk.frame(top);
     bool is_new = frame.seen_keys >= given_.size();
-    std::array<uint32_t, 4> key = {frame.state, frame.below, is_new, frame.events};
+    std::array<uint32_t, 4> key = {frame.state, frame.below, is_new, frame.new_keys};
     bool is_known_below = frame.below < given_.size() || frame.below == TokenWalk::kBottom;
     auto known = is_known_below ? costs_by_top_.find(key) : costs_by_top_.end();
     if (known == costs_by_top_.end()) {
@@ -221,9 +254,17 @@ class SchemaCosts::Collector final : public TokenWalk::Visitor {
   }
 
   uint32_t computed_cost(const TokenWalk& walk, uint32_t top) {
+    bool must_differ = set_stack(walk, top);
+    last_ = nullptr;
+    if (!costs_.endings_.find(costs_.stack_, last_)) return kUnknownCost;
+    return num_tokens(last_) + (must_differ ? kToDiffer : 0);
+  }
+
+  // Sets the stack of the costs to that of a frame. Returns true if its keys or items must
+  // differ from earlier ones.
+  bool set_stack(const TokenWalk& walk, uint32_t top) {
     std::vector<std::pair<State, LeastEndings::Keys>>& stack = costs_.stack_;
     stack.clear();
-    last_ = nullptr;
     bool must_differ = false;
     for (uint32_t at = top; at != TokenWalk::kBottom; at = walk.frame(at).below) {
       const TokenWalk::WalkFrame& frame = walk.frame(at);
@@ -232,12 +273,13 @@ class SchemaCosts::Collector final : public TokenWalk::Visitor {
       bool has_free = has_free_key(registers);
       must_differ =
           must_differ || (is_key && has_free) || automaton_.register_kind(frame.state) == RegisterKind::kInsideItem;
-      has_free = (has_free && !is_key) || (frame.events & TokenWalk::kCompleted) != 0;
+      has_free = (has_free && !is_key) || (frame.new_keys & TokenWalk::kNewFreeKey) != 0;
       stack.push_back({frame.state, {seen_keys_of(registers), has_free}});
     }
-    if (!costs_.endings_.find(stack, last_)) return kUnknownCost;
-    return num_tokens(last_) + (must_differ ? kToDiffer : 0);
+    return must_differ;
   }
+
+  static constexpr size_t kMaxTracked = 4;
 
   SchemaCosts& costs_;
   SchemaAutomaton& automaton_;

@@ -66,13 +66,14 @@ class TokenWalk {
   // Events: bits for what the present token has done to keys and items that are remembered.
   static constexpr uint32_t kEntered = 1, kCompleted = 2, kEnteredAnother = 4, kCompletedAnother = 8;
   static constexpr uint32_t kCompletedPresentKey = 16;  // the one that had begun before the token
+  static constexpr uint32_t kNewName = 1, kNewFreeKey = 2;
 
   struct WalkFrame {
     State state;
     uint32_t below;
     uint32_t events;
     uint32_t seen_keys;                        // the given frame whose seen keys count here, or none yet
-    bool has_new_name = false;                 // one that the token has completed
+    uint32_t new_keys = 0;                     // kNewName, kNewFreeKey: those that the token has completed
     uint32_t condition = Conditions::kAlways;  // of the frame on top
   };
 
@@ -231,7 +232,7 @@ class TokenWalk {
       if (action.kind == Action::kFail) return kBottom;
       const WalkFrame frame = frames_[top];
       if (action.kind == Action::kReplace && automaton_.is_scalar(frame.state)) {  // most bytes: nothing is remembered
-        return add({action.state, frame.below, frame.events, frame.seen_keys, frame.has_new_name, frame.condition});
+        return add({action.state, frame.below, frame.events, frame.seen_keys, frame.new_keys, frame.condition});
       }
       std::optional<uint32_t> condition = condition_after(frame, byte, action);
       if (!condition) return kBottom;
@@ -239,14 +240,15 @@ class TokenWalk {
         case Action::kFail:
           return kBottom;
         case Action::kReplace: {
-          bool has_new_name = frame.has_new_name || automaton_.completed_name(frame.state, action.state).has_value();
-          uint32_t events = events_with(top, replacement_event(top, action.state));
-          return add({action.state, frame.below, events, frame.seen_keys, has_new_name, *condition});
+          uint32_t event = replacement_event(top, action.state), new_keys = frame.new_keys;
+          if (automaton_.completed_name(frame.state, action.state)) new_keys |= kNewName;
+          if ((event & kCompleted) != 0) new_keys |= kNewFreeKey;
+          return add({action.state, frame.below, events_with(top, event), frame.seen_keys, new_keys, *condition});
         }
         case Action::kPush: {
           uint32_t event = register_kind(action.below) == RegisterKind::kInsideItem ? kEntered : 0;
-          uint32_t below = add({action.below, frame.below, 0, frame.seen_keys, frame.has_new_name});
-          return add({action.state, below, events_with(top, event), kNoSeenKeys, false, *condition});
+          uint32_t below = add({action.below, frame.below, 0, frame.seen_keys, frame.new_keys});
+          return add({action.state, below, events_with(top, event), kNoSeenKeys, 0, *condition});
         }
         case Action::kPop:
         case Action::kPopBefore: {
@@ -258,10 +260,10 @@ class TokenWalk {
           bool completes_item = waiting != kNoState && register_kind(waiting) == RegisterKind::kInsideItem;
           uint32_t events = events_with(top, completes_item ? kCompleted : 0);
           if (below == kBottom) {
-            top = add({state, kBottom, events, kNoSeenKeys, false, *condition});
+            top = add({state, kBottom, events, kNoSeenKeys, 0, *condition});
           } else {
             const WalkFrame resumed = frames_[below];
-            top = add({state, resumed.below, events, resumed.seen_keys, resumed.has_new_name, *condition});
+            top = add({state, resumed.below, events, resumed.seen_keys, resumed.new_keys, *condition});
           }
           if (action.kind == Action::kPop) return top;
         }
@@ -481,7 +483,7 @@ class TokenWalk {
   std::optional<uint32_t> condition_after(const WalkFrame& frame, uint8_t byte, const Action& action) {
     Guard guard = automaton_.guard(frame.state, byte, action);
     if (guard.kind == Guard::kNone) return frame.condition;
-    if (frame.has_new_name) return Conditions::kByReading;
+    if ((frame.new_keys & kNewName) != 0) return Conditions::kByReading;
     if (frame.seen_keys != kNoSeenKeys) return conditions_->with(frame.condition, frame.seen_keys, guard);
     return automaton_.holds(guard, {}) ? std::optional(frame.condition) : std::nullopt;
   }
