@@ -2,8 +2,6 @@
 // out, and its texts against what a grammar means.
 #include "grammar/gss/stacks.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -82,6 +80,16 @@ bool is_sum(const std::string& text) {
     if (text[i] != "ab"[i % 2]) return false;
   }
   return true;
+}
+
+// root ::= "x" "(" | "(" root | r "(a", r ::= r root | "b" r | "x" | "": very ambiguous
+uint32_t ambiguous(Rules& rules, uint32_t) {
+  uint32_t root = rules.add_rule("root"), r = rules.add_rule("r");
+  rules.define(root, rules.add_alternatives({rules.add_text("x("), rules.add_sequence({rules.add_text("("), root}),
+                                             rules.add_sequence({r, rules.add_text("(a")})}));
+  rules.define(r, rules.add_alternatives({rules.add_sequence({r, root}), rules.add_sequence({rules.add_text("b"), r}),
+                                          rules.add_text("x"), rules.add_text("")}));
+  return root;
 }
 
 struct Grammar {
@@ -289,36 +297,34 @@ void test_what_is_known_takes_no_work(const Grammar& grammar) {
 }
 
 // Unions of what follows so many "a" and one more, which differ in each rule that was called.
-void* test_deep_unions_read_on_or_are_refused(void*) {
-  Tester tester({nested, is_nested, false});
-  GssNode start = tester.stacks.start(tester.budget);
-  auto united = [&](size_t depth) {
-    GssNode node = tester.after(start, std::string(depth, 'a'));
-    return tester.stacks.united({node, tester.after(node, 'a')}, tester.budget);
-  };
-  auto reads_on = [&](size_t depth) {
-    GssNode node = tester.after(united(depth), std::string(depth, 'b'));
-    return tester.stacks.may_end(node) && tester.stacks.may_end(tester.after(node, 'b'));
-  };
-  EXPECT(reads_on(1'000));
-  bool is_refused = false;
-  try {
-    united(9'000);
-  } catch (const engine::LimitError& error) {
-    is_refused = error.limit == "grammar_nesting";
+void test_deep_unions_read_on() {
+  for (size_t depth : {100, 1'000, 9'000}) {
+    Tester tester({nested, is_nested, false});
+    GssNode node = tester.after(tester.stacks.start(tester.budget), std::string(depth, 'a'));
+    node = tester.stacks.united({node, tester.after(node, 'a')}, tester.budget);
+    EXPECT(!tester.stacks.may_end(node));
+    node = tester.after(node, std::string(depth, 'b'));
+    EXPECT(tester.stacks.may_end(node) && tester.stacks.may_end(tester.after(node, 'b')));
+    EXPECT(tester.after(node, "bb") == Stacks::kDead);
   }
-  EXPECT(is_refused);
-  EXPECT(reads_on(2'000));
-  return nullptr;
 }
 
-// With AddressSanitizer, deep unions take more of the stack than a program has.
-void run_on_large_stack(void* (*test)(void*)) {
-  pthread_attr_t attributes;
-  pthread_t thread;
-  EXPECT(pthread_attr_init(&attributes) == 0 && pthread_attr_setstacksize(&attributes, 64 << 20) == 0);
-  EXPECT(pthread_create(&thread, &attributes, test, nullptr) == 0 && pthread_join(thread, nullptr) == 0);
-  pthread_attr_destroy(&attributes);
+// Merged in all levels, the unions of these stacks would be exponential in the length of the text.
+void test_work_of_a_very_ambiguous_text_is_bounded() {
+  Tester tester({ambiguous, nullptr, false});
+  GssNode node = tester.stacks.start(tester.budget);
+  uint32_t random = 1;
+  for (size_t i = 0; i < 2'000; ++i) {
+    const uint64_t before = tester.budget.total();
+    std::vector<GssNode> following;
+    for (char byte : {'(', 'a', 'b', 'x'}) {
+      GssNode next = tester.after(node, byte);
+      if (tester.stacks.reads_symbols(next)) following.push_back(next);
+    }
+    EXPECT(!following.empty() && tester.budget.total() - before < 50'000);
+    random = random * 1'664'525 + 1'013'904'223;
+    node = following[(random >> 16) % following.size()];
+  }
 }
 
 }  // namespace
@@ -334,6 +340,7 @@ int main() {
     test_copied_nodes_have_the_same_stacks(grammar);
     test_what_is_known_takes_no_work(grammar);
   }
-  run_on_large_stack(test_deep_unions_read_on_or_are_refused);
+  test_deep_unions_read_on();
+  test_work_of_a_very_ambiguous_text_is_bounded();
   return 0;
 }
