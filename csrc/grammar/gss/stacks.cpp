@@ -16,6 +16,7 @@ constexpr uint32_t kNumEnds = kMaxUnknowns + 1;  // unknown contexts and kEndOfT
 constexpr size_t kMaxCompared = 4;               // nodes below the same state that a new one is compared with
 constexpr size_t kMaxComparedApart = 16;         // the same, of stack tops that stay apart
 constexpr uint32_t kMaxPairs = 10'000;           // of nodes that one is_subset() visits
+constexpr size_t kLookupsPerStep = 4;            // in a table that may be large
 constexpr size_t kTopsPerStep = 8;               // that are looked at for one step
 
 const std::vector<EmbeddedStart> kNoStarts;
@@ -89,6 +90,7 @@ bool Stacks::is_subset(GssNode a, GssNode b, engine::Budget& budget) {
     }
     budget.spend(1 + nodes_.count(x) / kTopsPerStep);
     bool result = true, is_known = true;
+    size_t num_lookups = 0;
     const StackTop* same = begin(y);
     for (const StackTop* top = begin(x); top < end(x) && result; ++top) {
       while (same < end(y) && same->state < top->state) ++same;
@@ -100,6 +102,7 @@ bool Stacks::is_subset(GssNode a, GssNode b, engine::Budget& budget) {
       bool may_be = false;
       const size_t num_pending = pending.size();
       for (const StackTop* other = same; other < same_end && !result; ++other) {
+        ++num_lookups;
         uint32_t known = other->below == kDead ? 0 : is_subset_.find(top->below, other->below);
         result = known == 1;
         if (known != PairTable::kMissing) continue;
@@ -113,6 +116,7 @@ bool Stacks::is_subset(GssNode a, GssNode b, engine::Budget& budget) {
         is_known = false;
       }
     }
+    budget.spend(num_lookups / kLookupsPerStep);
     if (result && !is_known) continue;
     // If this is false, the pairs on top are of no use any more, though they are still
     // decided.
