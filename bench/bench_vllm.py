@@ -215,7 +215,11 @@ def run(engine: Engine, num_tokens: int, sampling: dict[str, Any], kind: str) ->
 
     params = [
         SamplingParams(
-            max_tokens=num_tokens, ignore_eos=kind == "free", structured_outputs=constraint(kind, i), **sampling
+            max_tokens=num_tokens,
+            ignore_eos=kind == "free",
+            structured_outputs=constraint(kind, i),
+            extra_args={"structout_fit": "off"},  # as in vLLM, texts may be cut off
+            **sampling,
         )
         for i in range(NUM_REQUESTS)
     ]

@@ -1,5 +1,6 @@
 """Write the committed results into the tables of README.md and of the pages
-performance, measurements, values and volumes of docs, and into the plots.
+performance, measurements, values, volumes and texts_that_end of docs, and into the
+plots.
 
     python bench/report.py           rewrite the tables and plots
     python bench/report.py --check   fail if the documents differ from the results
@@ -21,7 +22,7 @@ from tables import TABLES
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("performance", "measurements", "values", "volumes")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("performance", "measurements", "values", "volumes", "texts_that_end")),
 )
 
 

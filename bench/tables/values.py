@@ -1,4 +1,6 @@
-"""Tables of bench_values.py."""
+"""Tables of bench_values.py and bench_limits.py."""
+
+import harness
 
 from tables.text import NOT_MEASURED, Row, markdown, provenance, rows_of, time_of
 
@@ -56,3 +58,35 @@ def _comparison(test: Row) -> str:
 
 def _model(row: Row) -> str:
     return f"{row['model'].rsplit('-', 1)[0]} in float32"
+
+
+def limits_table() -> str:
+    """Whole texts and right fields, summed over the kinds, for each limit. "tight":
+    where the limit alone cuts off half of the texts of a kind, or more."""
+    if not harness.results_path("limits", "cpu").exists():
+        return NOT_MEASURED
+    rows = rows_of("limits")
+    of_case: dict[tuple[str, int], dict[str, Row]] = {}
+    for row in rows:
+        of_case.setdefault((row["kind"], row["limit"]), {})[row["fit"]] = row
+    groups = {
+        f"{limit} tokens": [case for (_, n), case in of_case.items() if n == limit]
+        for limit in sorted({row["limit"] for row in rows})
+    }
+    groups["tight"] = [case for case in of_case.values() if 2 * case["off"]["whole"] <= case["off"]["texts"]]
+    cells = [
+        [name, str(len(cases)), *_shares(cases, "whole", "texts"), *_shares(cases, "right_fields", "fields")]
+        for name, cases in groups.items()
+    ]
+    whole, right = [f"whole, {fit}" for fit in _FITS], [f"fields right, {fit}" for fit in _FITS]
+    about = f"{rows[0]['texts']} texts of each constraint that the limit can hold, T = 0.7, {_model(rows[0])}."
+    return markdown(["", "constraints", *whole, *right], cells) + provenance("limits", "cpu", about)
+
+
+_FITS = ("off", "exact", "on")
+
+
+def _shares(cases: list[dict[str, Row]], part: str, whole: str) -> list[str]:
+    """The share of a part in a whole, for each fit."""
+    total = sum(case["on"][whole] for case in cases)
+    return [f"{sum(case[fit][part] for case in cases) / total:.1%}" if total else "" for fit in _FITS]

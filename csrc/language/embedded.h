@@ -48,6 +48,14 @@ struct EmbeddedView {
   // More such nodes, which are not part of the entry. They may depend on what the
   // configuration remembers.
   std::vector<uint32_t> own_continuations;
+
+  // Calls visit(nodes) for the lists of `continuations` that count.
+  template <typename Visit>
+  void visit_counting(Visit visit) const {
+    for (size_t i = 0; continuations != nullptr && i < continuations->size() && i < 64; ++i) {
+      if ((counting_continuations >> i & 1) != 0) visit((*continuations)[i]);
+    }
+  }
 };
 
 // The states and masks that texts of an embedded language share. A cache is not safe
@@ -99,9 +107,10 @@ class EmbeddedCache {
   virtual std::optional<std::string> short_end(const EmbeddedConfiguration& config, uint64_t& work) = 0;
 
   // The tokens that complete the text, as TokenCosts says; a bound on that cost after any
-  // token that stays inside, without a look at the tokens; and the costs after each.
+  // token that stays inside, without a look at the tokens, which is rougher where even that is
+  // at most `max`; and the costs after each.
   virtual uint32_t cost_to_end(const EmbeddedConfiguration& config) = 0;
-  virtual uint32_t most_cost(const EmbeddedConfiguration& config) = 0;
+  virtual uint32_t most_cost(const EmbeddedConfiguration& config, uint32_t max) = 0;
   virtual CostTable token_costs(const EmbeddedConfiguration& config) = 0;
 
   // A unique_number() of this cache.

@@ -54,9 +54,7 @@ class IndexMatcher final : public Matcher {
   std::string forced_bytes() const override { return index_->forced(current_state()); }
 
   uint32_t cost_to_end(uint32_t state) const override { return index_->cost_to_end(state); }
-  CostTable token_costs(uint32_t state, uint32_t max) const override {
-    return {index_->token_costs(state, max)};
-  }
+  CostTable token_costs(uint32_t state, uint32_t max) const override { return {index_->token_costs(state, max)}; }
 
   std::shared_ptr<const TokenIndex> index_;
   std::vector<uint32_t> states_ = {0};  // before each step of the text, and now

@@ -164,9 +164,8 @@ class Matcher {
         next = kFreeRow;
       } else if (is_inside) {
         next = or_error(kNoState, [&] {
-          bool is_too_long = costs_after(state, i, [&](const TokenCosts& costs, uint32_t max) {
-            return costs.after(uint32_t(drafts[i])) > (is_fair_ ? fair_.max_after(costs, max) : max);
-          });
+          bool is_too_long = costs_after(
+              state, i, [&](const TokenCosts& costs, uint32_t max) { return costs.after(uint32_t(drafts[i])) > max; });
           return is_too_long ? kNoState : next_state(state, uint32_t(drafts[i]));
         });
       }
@@ -194,12 +193,8 @@ class Matcher {
       allows_text = or_error(false, [&] { return fill_text(state, row); });
       can_stop = can_end(state);
       bool has_narrowed = or_error(false, [&] {
-        return costs_after(state, num_ahead, [&](const TokenCosts& costs, uint32_t max) {
-          bool has_narrowed = costs.narrow(is_fair_ ? fair_.max_after(costs, max) : max, row);
-          if (!is_fair_ || fair_.allows_new_words(costs, max)) return has_narrowed;
-          auto [begin, end] = vocabulary_->tokens_below_byte(' ');
-          return costs.forbid_staying(begin, end, row) || has_narrowed;
-        });
+        return costs_after(state, num_ahead,
+                           [&](const TokenCosts& costs, uint32_t max) { return costs.narrow(max, row); });
       });
       if (has_narrowed) allows_text = row.allows_any();
       was_narrowed_ = was_narrowed_ || has_narrowed;
@@ -389,7 +384,7 @@ class Matcher {
   }
 
   // narrow(costs, max) if some token of a state could make the text too long, else false:
-  // `max` is what may be left to the end after the token. A text that cannot end in time
+  // `max` is what a token may leave to the end. A text that cannot end in time
   // whatever comes, since its tokens did not follow the masks, is not narrowed any more.
   template <typename Narrow>
   bool costs_after(uint32_t state, size_t num_ahead, Narrow narrow) const {
@@ -398,10 +393,12 @@ class Matcher {
     if (left <= 0) return false;
     if (left == 1) return cost_to_end(state) == 0 && narrow(TokenCosts(0, 1, {}), 0);  // a stop token only
     auto max = uint32_t(left - 2);
-    constexpr uint32_t kMostFair = FairLimit::kMostReserve + FairLimit::kMore;
-    auto [costs, more] = token_costs(state, is_fair_ ? max - std::min(max, kMostFair) : max);
+    uint32_t kept = is_fair_ ? std::min(max, FairLimit::kMostKept) : 0;
+    auto [costs, more] = token_costs(state, max - kept);
     bool can_end_in_time = costs != nullptr && int64_t(costs->own) + more < left && more <= max;
-    return can_end_in_time && narrow(*costs, max - more);
+    if (!can_end_in_time) return false;
+    max -= more;
+    return narrow(*costs, is_fair_ ? fair_.max_after(*costs, max) : max);
   }
 
   bool can_end(uint32_t state) const {

@@ -18,6 +18,11 @@ namespace structout::engine {
 
 constexpr uint32_t kUnknownCost = UINT32_MAX;  // in the place of a number of tokens: no end is known
 
+// The sum of costs, where kUnknownCost is infinite.
+inline uint32_t cost_sum(uint32_t a, uint32_t b) {
+  return a == kUnknownCost || b == kUnknownCost || a >= kUnknownCost - b ? kUnknownCost : a + b;
+}
+
 // A part of what completes a text, and the endings that may follow it. Endings share their
 // tails as stacks do, so that of a configuration is a list of those of its frames. Tokens may
 // cross from one part to the next, but neither into a jump nor out of one.
@@ -46,8 +51,7 @@ class Endings {
   const Ending* add(const std::string& bytes, const Ending* tail) {
     if (bytes.empty()) return tail;
     const std::string* stored = &*texts_.insert(bytes).first;
-    Ending& ending =
-        stored_as({Ending::Kind::kBytes, uintptr_t(stored), {tail}}, {Ending::Kind::kBytes, stored, {tail}, {}});
+    Ending& ending = stored_as(Ending::Kind::kBytes, stored, 0, {tail});
     if (!ending.counts.empty()) return &ending;
     ending.counts.assign(bytes.size(), kUnknownCost);
     for (size_t begin = bytes.size(); begin-- > 0;) {
@@ -60,10 +64,8 @@ class Endings {
   }
 
   const Ending* jump(uint32_t num_tokens, const Ending* tail) {
-    Ending& ending = stored_as({Ending::Kind::kJump, num_tokens, {tail}}, {Ending::Kind::kJump, nullptr, {tail}, {}});
-    uint32_t after = engine::num_tokens(tail);
-    bool is_known = num_tokens != kUnknownCost && after != kUnknownCost;
-    ending.counts = {is_known ? num_tokens + after : kUnknownCost};
+    Ending& ending = stored_as(Ending::Kind::kJump, nullptr, num_tokens, {tail});
+    ending.counts = {cost_sum(num_tokens, engine::num_tokens(tail))};
     return &ending;
   }
 
@@ -72,7 +74,7 @@ class Endings {
     std::sort(endings.begin(), endings.end());
     endings.erase(std::unique(endings.begin(), endings.end()), endings.end());
     if (endings.size() == 1) return endings[0];
-    Ending& ending = stored_as({Ending::Kind::kChoice, 0, endings}, {Ending::Kind::kChoice, nullptr, endings, {}});
+    Ending& ending = stored_as(Ending::Kind::kChoice, nullptr, 0, endings);
     if (ending.counts.empty()) {
       auto has_less = [](const Ending* a, const Ending* b) { return num_tokens(a) < num_tokens(b); };
       ending.counts = {num_tokens(*std::min_element(endings.begin(), endings.end(), has_less))};
@@ -93,14 +95,16 @@ class Endings {
   size_t memory_bytes() const { return memory_bytes_; }
 
  private:
-  // The kind, the text of texts_ or the number of tokens, and the tails.
-  using Key = std::tuple<Ending::Kind, uintptr_t, std::vector<const Ending*>>;
+  // The kind, the text in texts_, the tokens of a jump, and the tails.
+  using Key = std::tuple<Ending::Kind, const std::string*, uint32_t, std::vector<const Ending*>>;
 
-  Ending& stored_as(const Key& key, const Ending& ending) {
-    Ending*& known = known_[key];
+  // Without counts if it is new.
+  Ending& stored_as(Ending::Kind kind, const std::string* bytes, uint32_t num_jumped,
+                    std::vector<const Ending*> tails) {
+    Ending*& known = known_[{kind, bytes, num_jumped, tails}];
     if (known != nullptr) return *known;
-    memory_bytes_ += 2 * (sizeof ending + ending.tails.size() * sizeof ending.tails[0]);  // with its key, roughly
-    return *(known = &endings_.emplace_back(ending));
+    memory_bytes_ += 2 * (sizeof *known + tails.size() * sizeof tails[0]);  // with its key, roughly
+    return *(known = &endings_.emplace_back(Ending{kind, bytes, std::move(tails), {}}));
   }
 
   // Calls visit(node, count after it) for the tokens that continue an ending from a byte on.

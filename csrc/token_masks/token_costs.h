@@ -35,7 +35,7 @@ class TokenCosts {
   }
 
   const uint32_t own, usual;
-  const std::optional<uint32_t> values_to_come;  // in the ending, if tokens may be left to them: see FairLimit
+  const std::optional<uint32_t> values_to_come;  // in the ending, where FairLimit counts
 
   // By increasing costs.
   const std::vector<std::pair<uint32_t, uint32_t>>& others() const { return others_; }
@@ -68,24 +68,6 @@ class TokenCosts {
     return true;
   }
 
-  // Forbids those of the given tokens that bring the end no nearer. Returns true if any was
-  // allowed.
-  bool forbid_staying(const uint32_t* begin, const uint32_t* end, MaskRow& row) const {
-    auto nearer_end = std::lower_bound(others_.begin(), others_.end(), std::pair(own, 0u));
-    auto is_nearer = [&](uint32_t token) {
-      auto has_token = [token](const auto& each) { return each.second == token; };
-      return usual < own ? std::none_of(nearer_end, others_.end(), has_token)
-                         : std::any_of(others_.begin(), nearer_end, has_token);
-    };
-    bool has_changed = false;
-    for (; begin < end; ++begin) {
-      if (!row.allows(*begin) || is_nearer(*begin)) continue;
-      row.set(*begin, false);
-      has_changed = true;
-    }
-    return has_changed;
-  }
-
   // Writes the cost after each token of the vocabulary.
   void write_to(std::vector<uint32_t>& after) const {
     std::fill(after.begin(), after.end(), usual);
@@ -103,33 +85,27 @@ struct CostTable {
   std::shared_ptr<const TokenCosts> costs = nullptr;
   uint32_t more = 0;
 
-  uint32_t most() const { return costs->most() == kUnknownCost ? kUnknownCost : costs->most() + more; }
+  uint32_t most() const { return cost_sum(costs->most(), more); }
 };
 
-// How a text shares the tokens that its limit leaves above its least cost, so that it closes like
-// a text. Each value that still has to come keeps its share, of kShare tokens at most: the
-// present one goes on only as long as they are left, with kNewWord more for a new word, and
-// what need not come, such as a further key, begins only with kMore to spare.
+// How a text shares the tokens that its limit leaves above its least cost. Each value that
+// still has to come keeps a share of them, of kShare tokens at most, and none may be taken by
+// what brings the end no nearer, such as whitespace. What need not come, such as another key,
+// begins only with kMore to spare beside them. Strings and numbers that have begun take what
+// they need: half of a name is worth no more than none.
 struct FairLimit {
-  static constexpr uint32_t kShare = 5, kNewWord = 3, kMore = 8, kMostReserve = 40;
+  static constexpr uint32_t kShare = 5, kMore = 8, kMostReserve = 40, kMostKept = kMostReserve + kMore;
 
   uint32_t spare = 0, num_values = 0;  // of the whole text
 
-  uint32_t reserve(uint32_t values_to_come) const {
-    uint64_t share = num_values == 0 ? kShare : std::min<uint64_t>(kShare, spare / num_values);
-    return uint32_t(std::min<uint64_t>(kMostReserve, share * values_to_come));
-  }
-
-  // The cost that a token may leave, if `max` is the most that can be completed in time. At
-  // least the tokens that bring the end nearer stay below it.
+  // The cost that a token may leave, if `max` is the most that can be completed in time. The
+  // tokens that bring the end nearer stay below it.
   uint32_t max_after(const TokenCosts& costs, uint32_t max) const {
     if (!costs.values_to_come || costs.own == 0) return max;
-    uint32_t reserve = this->reserve(*costs.values_to_come), of_word = reserve < 2 ? 0 : reserve - 2;
+    uint32_t share = num_values == 0 ? kShare : std::min(kShare, spare / num_values);
+    auto reserve = uint32_t(std::min<uint64_t>(kMostReserve, uint64_t(share) * *costs.values_to_come));
     if (max > costs.own + reserve + kMore) return max - reserve - kMore;
-    return max >= costs.own + of_word ? costs.own : costs.own - 1;
-  }
-  bool allows_new_words(const TokenCosts& costs, uint32_t max) const {
-    return !costs.values_to_come || max >= costs.own + reserve(*costs.values_to_come) + kNewWord;
+    return max >= costs.own + reserve ? costs.own : costs.own - 1;
   }
 };
 

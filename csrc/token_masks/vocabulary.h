@@ -65,13 +65,6 @@ class VocabularyTrie {
 
   const std::vector<uint32_t>& tokens() const { return tokens_; }
 
-  // The tokens that begin with a byte: two pointers into tokens().
-  std::pair<const uint32_t*, const uint32_t*> tokens_below_byte(uint8_t byte) const {
-    uint32_t node = child(kRoot, byte);
-    if (node == kNone) return {};
-    return {tokens_.data() + first_token(node), tokens_.data() + nodes_[nodes_[node].end - 1].tokens_end};
-  }
-
   // The bytes of a token, which must be less than size().
   const uint8_t* begin(uint32_t token) const { return bytes_.data() + token_begin_[token]; }
   const uint8_t* end(uint32_t token) const { return bytes_.data() + token_begin_[token + 1]; }

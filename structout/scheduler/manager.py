@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from structout.constraints.config import StructuredOutputsConfig
-from structout.constraints.limits import check_num_tokens
 from structout.constraints.params import Constraint, StructuredOutputsParams
 from structout.errors import GrammarError, GrammarTimeoutError, StructOutError
 from structout.grammar.forced_tokens import CanonicalTokenizer
@@ -34,6 +33,7 @@ from structout.scheduler.requests import (
     RequestTable,
     checked_limit,
     least_tokens,
+    limit_tokens,
 )
 from structout.scheduler.stats import ManagerStats
 
@@ -121,9 +121,8 @@ class StructuredOutputManager:
         try:
             request.fit = params.fit
             request.max_tokens = None if max_tokens is None else checked_limit(max_tokens)
-            limit = None if request.fit == "off" else max_tokens
             start = RequestStart(
-                self.vocabulary.size, output_token_ids, stop_token_ids, constrain_after, limit, request.fit
+                self.vocabulary.size, output_token_ids, stop_token_ids, constrain_after, request.limit, request.fit
             )
             constraint = params.constraint(self.config)
             request.compilation = compilation = self._compiler.submit(constraint)
@@ -286,8 +285,7 @@ class StructuredOutputManager:
                 return
             max_tokens = min(checked_limit(max_tokens), request.max_tokens or max_tokens)
             if request.fit != "off":
-                check_num_tokens(least_tokens(grammar), max_tokens)
-                grammar.end_within(max_tokens, is_fair=request.fit == "on")
+                limit_tokens(grammar, max_tokens, request.fit)
             request.max_tokens = max_tokens
 
     def fits(self, request_id: str) -> bool:
@@ -299,8 +297,7 @@ class StructuredOutputManager:
         """
         with self._lock_grammars():
             request, grammar = self._requests[request_id], self._grammar(request_id)
-            limit = None if request.fit == "off" else request.max_tokens
-            return limit is None or least_tokens(grammar) <= limit
+            return request.limit is None or least_tokens(grammar) <= request.limit
 
     def num_needed(self, request_id: str) -> int | None:
         """The least number of tokens that complete the text from here, the end of the

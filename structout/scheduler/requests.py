@@ -75,8 +75,7 @@ class RequestStart:
             if self._constrain_after is not None:
                 grammar.begin_after(self._constrain_after)
             if self._max_tokens is not None:
-                check_num_tokens(least_tokens(grammar), self._max_tokens)
-                grammar.end_within(self._max_tokens, is_fair=self._fit == "on")
+                limit_tokens(grammar, self._max_tokens, self._fit)
             is_replayed = grammar.accept_tokens("", self._output_token_ids)
             if self._max_tokens is not None and is_replayed:
                 check_num_tokens(least_tokens(grammar), self._max_tokens)
@@ -101,6 +100,13 @@ def least_tokens(grammar: StructuredOutputGrammar) -> int:
     has ended."""
     num_left = grammar.num_needed
     return grammar.num_tokens + num_left if num_left else 0
+
+
+def limit_tokens(grammar: StructuredOutputGrammar, max_tokens: int, fit: str) -> None:
+    """Let the whole text end within ``max_tokens``. Raises ``GrammarError`` if it needs
+    more."""
+    check_num_tokens(least_tokens(grammar), max_tokens)
+    grammar.end_within(max_tokens, is_fair=fit == "on")
 
 
 def _checked(name: str, tokens: Sequence[int] | None, vocab_size: int) -> list[int] | None:
@@ -148,6 +154,11 @@ class Request:
     work_left: int = REQUEST_WORK
     fit: str = "on"
     max_tokens: int | None = None
+
+    @property
+    def limit(self) -> int | None:
+        """The tokens within which the text has to end. None if it may be cut off."""
+        return None if self.fit == "off" else self.max_tokens
 
     def cancel_compilation(self) -> None:
         """Cancel it, unless it is over; other requests may wait for it."""

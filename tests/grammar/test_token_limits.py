@@ -52,7 +52,11 @@ class Walked:
 
 
 def text_within(grammar, max_tokens: int, rng: random.Random, vocabulary: Vocabulary = VOCABULARY) -> list[int] | None:
-    """Draw a text from masks that know the limit. None if it has not ended then. Raises EngineLimitError."""
+    """Draw a text from masks that know the limit. None if it has not ended then.
+
+    Raises:
+        EngineLimitError: a mask took too much work.
+    """
     grammar = grammar.fork()
     grammar.matcher.end_within(max_tokens)
     tokens: list[int] = []
@@ -125,3 +129,38 @@ def test_texts_of_random_constraints_end_within_their_limits(kind):
     assert not walked.late, f"{len(walked.late)} of {walked.count}, such as {walked.late[0]}"
     assert len(walked.unknown) * 100 <= walked.count, walked.unknown[0]
     assert len(walked.failed) * 100 <= walked.count, walked.failed[0]
+
+
+def least_by_search(grammar, vocabulary: Vocabulary, most: int) -> int:
+    """The least number of tokens to the end, the stop token included, by a
+    breadth-first search over configurations."""
+    level, seen = [grammar], {grammar.matcher.state}
+    for num_tokens in range(1, most + 1):
+        following = []
+        for each in level:
+            for token in map(int, allowed(mask_of(each, vocabulary))):
+                if token in vocabulary.stop_token_ids:
+                    return num_tokens
+                after = each.fork()
+                assert after.accept_tokens("", [token])
+                if after.matcher.state not in seen:
+                    seen.add(after.matcher.state)
+                    following.append(after)
+        level = following
+    return most + 1
+
+
+@pytest.mark.parametrize(("kind", "least_share"), [("patterns", 1.0), ("grammars", 0.95), ("lexed grammars", 0.9)])
+def test_least_numbers_of_tokens_are_those_of_a_search(kind, least_share):
+    rng = random.Random(kind)
+    num_equal = count = 0
+    while count < 200:
+        params, vocabulary = random_constraint(kind, rng)
+        compiled = compile_or_none(BackendSet(vocabulary, StructuredOutputsConfig()), params)
+        if compiled is None or (needed := compiled.grammar.matcher.num_needed) is None or needed > 7:
+            continue
+        least = least_by_search(compiled.grammar.fork(), vocabulary, needed)
+        assert least <= needed, params
+        num_equal += least == needed
+        count += 1
+    assert num_equal >= least_share * count, f"{num_equal} of {count}"

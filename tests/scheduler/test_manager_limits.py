@@ -1,5 +1,6 @@
 """Limits on the tokens of a request that are part of its constraint (max_tokens)."""
 
+import json
 import random
 import re
 
@@ -105,6 +106,31 @@ def test_masks_far_from_the_limit_are_those_without_it(manager, params):
     assert not manager.was_fitted("limited")
 
 
+OPTIONAL_FIRST = {
+    "type": "object",
+    "properties": {"note": {"type": "string"}, "name": {"type": "string"}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(("fit", "may_begin_note"), [("exact", True), ("on", False)])
+def test_optional_key_begins_only_where_its_limit_is_exact(manager, fit, may_begin_note):
+    params = StructuredOutputsParams(json=json.dumps(OPTIONAL_FIRST), fit=fit)
+    add(manager, "r", params, max_tokens=needed_for(manager, params) + 12)
+    manager.accept_tokens("r", ids_of('{"'))
+    assert (ids_of("no")[0] in allowed(manager, "r")[0]) is may_begin_note
+    assert ids_of("na")[0] in allowed(manager, "r")[0]
+
+
+def test_string_that_has_begun_takes_what_the_limit_leaves(manager):
+    params = StructuredOutputsParams(json='{"type": "string"}')
+    limit = needed_for(manager, params) + 6
+    add(manager, "r", params, max_tokens=limit)
+    word = ids_of(" the")[0]
+    assert walk(manager, "r", lambda row: word if word in row else row[0]).count(word) == 6
+
+
 def test_was_fitted_when_a_mask_was_narrowed(manager):
     params = StructuredOutputsParams(regex="[a-c]+")
     add(manager, "r", params, max_tokens=4)
@@ -150,7 +176,7 @@ def test_limit_that_is_no_positive_int_is_refused(manager, fit, max_tokens):
 
 def test_another_value_of_fit_is_refused(manager):
     assert manager.add_request("r", StructuredOutputsParams(regex="a", fit="no")) is GrammarStatus.FAILED
-    assert str(manager.error("r")) == 'fit must be "on" or "off", got \'no\''
+    assert str(manager.error("r")) == 'fit must be "on", "exact" or "off", got \'no\''
 
 
 # -- positions -------------------------------------------------------------------------
@@ -284,7 +310,7 @@ def test_reasoning_that_leaves_too_few_tokens_is_refused_at_its_replay(manager):
 
 
 def test_limit_has_no_effect_where_no_end_is_known(manager):
-    pytest.importorskip("xgrammar")
+    pytest.importorskip("xgrammar", reason="xgrammar is an optional package")
     params = StructuredOutputsParams(regex="[a-c]{20}", backend="xgrammar")
     add(manager, "r", params, max_tokens=2)
     assert manager.num_needed("r") is None

@@ -74,6 +74,7 @@ def serving(model: Path, log: Path, *options: str, keeps_states: bool = False) -
     url = f"http://127.0.0.1:{port}"
     settings = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
     settings |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "STRUCTOUT_VLLM_WORKER_STATES": str(int(keeps_states))}
+    settings |= {"VLLM_CPU_SIM_MULTI_NUMA": "0"}  # since 0.33 engines would need a node of memory each
     with running(command, settings, log, [url]) as pid:
         yield url, pid
 

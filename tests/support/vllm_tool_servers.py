@@ -105,8 +105,12 @@ async def _serve(ports: dict[str, int], arguments: Any) -> None:
 
 
 def main() -> None:
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
-    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+    try:  # vLLM 0.33
+        from vllm.entrypoints.common.cli_args import make_arg_parser, validate_parsed_serve_args
+        from vllm.entrypoints.common.startup import cli_env_setup
+    except ImportError:
+        from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+        from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     ports = dict(pair.split("=") for pair in sys.argv.pop(1).split(","))

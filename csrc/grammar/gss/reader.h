@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <iterator>
 #include <memory>
@@ -44,11 +45,20 @@ struct KnownMask {
   bool is_of_language = false;
 };
 
+// A bound on the tokens that a text needs after any next one, as far as one is known. Copies
+// know none.
+struct MostCost : std::atomic<uint32_t> {
+  MostCost() : std::atomic<uint32_t>(kNone) {}
+  MostCost(const MostCost&) : MostCost() {}
+  using std::atomic<uint32_t>::operator=;
+};
+
 // The alternatives of an ambiguous configuration: see Configuration::others.
 struct OtherConfigurations {
   std::vector<LexerConfiguration> lexer_configs;  // beside the first: a lexeme here may be an embedded text there
   std::vector<EmbeddedParse> parses;
   mutable KnownMask known_mask{};
+  mutable MostCost most_cost{};
 };
 
 // The configuration of a text, in full. An ambiguous text has further lexer configurations,

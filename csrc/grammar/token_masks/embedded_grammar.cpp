@@ -223,8 +223,8 @@ uint32_t EmbeddedGrammarCache::cost_to_end(const EmbeddedConfiguration& config) 
   return cache_->costs_.cost(config_of(config), cache_->budget());
 }
 
-uint32_t EmbeddedGrammarCache::most_cost(const EmbeddedConfiguration& config) {
-  return cache_->costs_.rough_bound(config_of(config), cache_->budget());
+uint32_t EmbeddedGrammarCache::most_cost(const EmbeddedConfiguration& config, uint32_t max) {
+  return cache_->costs_.rough_bound(config_of(config), max, cache_->budget());
 }
 
 engine::CostTable EmbeddedGrammarCache::token_costs(const EmbeddedConfiguration& config) {

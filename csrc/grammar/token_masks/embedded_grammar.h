@@ -48,7 +48,7 @@ class EmbeddedGrammarCache final : public engine::EmbeddedCache {
   std::string forced(const engine::EmbeddedConfiguration& config) override;
   std::optional<std::string> short_end(const engine::EmbeddedConfiguration& config, uint64_t& work) override;
   uint32_t cost_to_end(const engine::EmbeddedConfiguration& config) override;
-  uint32_t most_cost(const engine::EmbeddedConfiguration& config) override;
+  uint32_t most_cost(const engine::EmbeddedConfiguration& config, uint32_t max) override;
   engine::CostTable token_costs(const engine::EmbeddedConfiguration& config) override;
   uint32_t number() const override { return number_; }
 

@@ -82,10 +82,9 @@ bool EmbeddedMasks::add_others(const Configuration& config, const std::vector<Em
   if (config.node != Stacks::kDead) branches.push_back(masks_.at(config));
   for (const LexerConfiguration& each : config.others->lexer_configs) branches.push_back(masks_.at(each));
   for (size_t i = 0; i < parses.size(); ++i) {
-    for (size_t list = 0; views[i].continuations != nullptr && list < views[i].continuations->size(); ++list) {
-      if (list >= 64 || (views[i].counting_continuations >> list & 1) == 0) continue;
-      branches.push_back(masks_.branch_after((*views[i].continuations)[list], parses[i].below, reader_, budget));
-    }
+    views[i].visit_counting([&](const std::vector<uint32_t>& nodes) {
+      branches.push_back(masks_.branch_after(nodes, parses[i].below, reader_, budget));
+    });
   }
   auto has_end = [this](const LexerConfiguration& next) { return has_end_(Configuration{next}); };
   std::optional<std::vector<uint32_t>> partial_masks = masks_.partial_masks_of(reader_, branches, has_end, budget);
@@ -109,10 +108,7 @@ bool EmbeddedMasks::add_others(const Configuration& config, const std::vector<Em
       Configuration after{reader_.after_embedded(parses[i].below, budget)};
       for (uint32_t node : nodes) masks_.add_below(node, reader_, after, budget, is_allowed, row);
     };
-    for (size_t list = 0; !partial_masks && views[i].continuations != nullptr && list < views[i].continuations->size();
-         ++list) {
-      if (list < 64 && (views[i].counting_continuations >> list & 1) != 0) add_below((*views[i].continuations)[list]);
-    }
+    if (!partial_masks) views[i].visit_counting(add_below);
     add_below(views[i].own_continuations);
   }
   return std::any_of(row, row + row_.size(), [](uint32_t word) { return word != 0; });

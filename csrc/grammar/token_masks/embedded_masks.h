@@ -89,11 +89,11 @@ void EmbeddedMasks::visit_continuations(const Configuration& config, engine::Bud
   const std::vector<engine::EmbeddedView> views = this->views(config, budget);
   for (size_t i = 0; i < views.size(); ++i) {
     const EmbeddedParse& parse = config.others->parses[i];
-    for (size_t list = 0; views[i].continuations != nullptr && list < views[i].continuations->size(); ++list) {
-      if (list >= 64 || (views[i].counting_continuations >> list & 1) == 0) continue;
-      for (uint32_t node : (*views[i].continuations)[list]) visit(parse, node);
-    }
-    for (uint32_t node : views[i].own_continuations) visit(parse, node);
+    auto visit_all = [&](const std::vector<uint32_t>& nodes) {
+      for (uint32_t node : nodes) visit(parse, node);
+    };
+    views[i].visit_counting(visit_all);
+    visit_all(views[i].own_continuations);
   }
 }
 

@@ -178,7 +178,9 @@ bool GrammarCache::fill(const TextConfiguration& text, engine::MaskRow& row) {
   if (text.others == nullptr) {
     fill_by_walk(config_of(text), row.overwrite());
   } else {
-    embedded_masks_.fill(config_of(text), row, budget());
+    const Configuration config = config_of(text);
+    embedded_masks_.fill(config, row, budget());
+    if (costs_.are_used()) text.others->most_cost = costs_.rough_bound(config, kNone, budget());
   }
   return row.allows_any();
 }
@@ -195,18 +197,15 @@ uint32_t GrammarCache::cost_to_end(const TextConfiguration& text) {
 }
 
 engine::CostTable GrammarCache::token_costs(const TextConfiguration& text, uint32_t max) {
-  std::atomic<uint32_t>& most_known = states_[text.state].most_cost;
-  bool is_alone = text.others == nullptr;
-  auto is_far = [&](uint32_t most) { return most <= max; };
-  if (is_alone && most_known != 0 && is_far(most_known - 1)) return {};
+  MostCost& most = text.others == nullptr ? states_[text.state].most_cost : text.others->most_cost;
+  if (most <= max) return {};
   Lock lock(*this);
   const Configuration config = config_of(text);
-  uint32_t most = is_alone && most_known != 0 ? most_known - 1 : costs_.rough_bound(config, budget());
-  if (is_alone) most_known = most + 1;
-  if (is_far(most)) return {};
+  if (most == kNone || text.others != nullptr) most = costs_.rough_bound(config, max, budget());
+  if (most <= max) return {};
   engine::CostTable table = costs_.token_costs(config, budget());
-  if (is_alone) most_known = std::min(most, table.most()) + 1;
-  return is_far(table.most()) ? engine::CostTable{} : table;
+  most = std::min(most.load(), table.most());
+  return most <= max ? engine::CostTable{} : table;
 }
 
 std::vector<StackTop> GrammarCache::tops(const TextConfiguration& text) {

@@ -125,7 +125,7 @@ class GrammarCache {
     LexerConfiguration config;
     std::atomic<const engine::Mask*> mask;  // null if unknown or not kept
     std::atomic<MayEnd> may_end;
-    std::atomic<uint32_t> most_cost;  // 1 + a bound on the costs after its tokens; 0: unknown
+    MostCost most_cost;
   };
 
   // Locks the shared parts and the cache for this thread. Gives the budget the steps of

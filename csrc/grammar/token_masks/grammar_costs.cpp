@@ -95,7 +95,7 @@ void GrammarCosts::take_over(const GrammarCosts& other, LexerConfiguration confi
   }
 }
 
-uint32_t GrammarCosts::rough_bound(const Configuration& config, engine::Budget& budget) {
+uint32_t GrammarCosts::rough_bound(const Configuration& config, uint32_t max, engine::Budget& budget) {
   uint32_t most = 0;
   auto add = [&](uint32_t inside, const LexerConfiguration& after) {
     most = std::max(most, cost_sum(inside, endings().most(after.node)));
@@ -103,8 +103,10 @@ uint32_t GrammarCosts::rough_bound(const Configuration& config, engine::Budget& 
   // Inside of a token an embedded text may begin.
   Reader::visit_lexer_configs(config, [&](const auto& each) { add(most_of_languages(), each); });
   visit_parses(config, [&](const EmbeddedParse& parse) {
-    uint32_t inside = reader_.embedded().locked(parse.cache).most_cost(*parse.config);
-    add(std::max(inside, most_of_languages()), reader_.after_embedded(parse.below, budget));
+    LexerConfiguration after = reader_.after_embedded(parse.below, budget);
+    uint32_t outside = cost_sum(endings().most(after.node), endings().growth()), languages = most_of_languages();
+    engine::EmbeddedCache& cache = reader_.embedded().locked(parse.cache);
+    add(std::max(cache.most_cost(*parse.config, max - std::min(max, outside)), languages), after);
   });
   return cost_sum(most, endings().growth());
 }
@@ -112,7 +114,7 @@ uint32_t GrammarCosts::rough_bound(const Configuration& config, engine::Budget& 
 uint32_t GrammarCosts::most_of_languages() {
   for (; num_languages_ < reader_.network().embedded().size(); ++num_languages_) {
     engine::EmbeddedCache& cache = reader_.embedded().locked(reader_.embedded().current(num_languages_));
-    most_of_languages_ = std::max(most_of_languages_, cache.most_cost(*cache.start()));
+    most_of_languages_ = std::max(most_of_languages_, cache.most_cost(*cache.start(), 0));
   }
   return most_of_languages_;
 }
@@ -203,6 +205,40 @@ std::shared_ptr<const TokenCosts> GrammarCosts::alone(const LexerConfiguration& 
   return table;
 }
 
+std::shared_ptr<const TokenCosts> GrammarCosts::combined(const Configuration& config,
+                                                         const std::vector<CostTable>& of_parses,
+                                                         engine::Budget& budget) {
+  std::vector<std::shared_ptr<const TokenCosts>> of_lexer_configs;  // first, since alone() uses after_, too
+  Reader::visit_lexer_configs(config, [&](const auto& each) { of_lexer_configs.push_back(alone(each, budget)); });
+  uint32_t own = cost(config, budget);
+  std::vector<uint32_t> inside(vocabulary_->size());
+  row_.resize(vocabulary_->row_words());
+  after_.assign(vocabulary_->size(), kUnknownCost);
+  // Notes the costs of the tokens in row_.
+  auto note_allowed = [&](const TokenCosts& costs, uint32_t more) {
+    costs.write_to(inside);
+    for (uint32_t token = 0; token < inside.size(); ++token) {
+      if (allows(row_.data(), token)) note(token, cost_sum(inside[token], more));
+    }
+  };
+  auto of_lexer_config = of_lexer_configs.begin();
+  Reader::visit_lexer_configs(config, [&](const LexerConfiguration& each) {
+    fill_(each, row_.data());
+    note_allowed(**of_lexer_config++, 0);
+  });
+  auto of_parse = of_parses.begin();
+  visit_parses(config, [&](const EmbeddedParse& parse) {
+    reader_.embedded().locked(parse.cache).fill(*parse.config, row_.data());
+    note_allowed(*of_parse->costs, of_parse->more);
+    ++of_parse;
+  });
+  embedded_masks_.visit_continuations(config, budget, [&](const EmbeddedParse& parse, uint32_t node) {
+    note_below(node, reader_.after_embedded(parse.below, budget), nullptr, budget);
+  });
+  embedded_masks_.fill(config, row_.data(), budget);
+  return table(own);
+}
+
 CostTable GrammarCosts::token_costs(const Configuration& config, engine::Budget& budget) {
   if (config.others == nullptr) return {alone(config, budget)};
   KnownMask mask = embedded_masks_.find(config, budget);
@@ -220,38 +256,10 @@ CostTable GrammarCosts::token_costs(const Configuration& config, engine::Budget&
   }
   auto known = mask.mask == nullptr ? combined_.end() : combined_.find(key);
   if (known != combined_.end()) return {known->second.costs};
-  // alone() uses after_, too
-  std::vector<std::shared_ptr<const TokenCosts>> of_lexer_configs;
-  Reader::visit_lexer_configs(config, [&](const auto& each) { of_lexer_configs.push_back(alone(each, budget)); });
-  uint32_t own = cost(config, budget);
-  std::vector<uint32_t> inside(vocabulary_->size());
-  row_.resize(vocabulary_->row_words());
-  after_.assign(vocabulary_->size(), kUnknownCost);
-  auto add = [&](const TokenCosts& costs, uint32_t more) {
-    costs.write_to(inside);
-    for (uint32_t token = 0; token < inside.size(); ++token) {
-      if (allows(row_.data(), token)) note(token, cost_sum(inside[token], more));
-    }
-  };
-  auto costs = of_lexer_configs.begin();
-  Reader::visit_lexer_configs(config, [&](const LexerConfiguration& each) {
-    fill_(each, row_.data());
-    add(**costs++, 0);
-  });
-  auto table = of_parses.begin();
-  visit_parses(config, [&](const EmbeddedParse& parse) {
-    reader_.embedded().locked(parse.cache).fill(*parse.config, row_.data());
-    add(*table->costs, table->more);
-    ++table;
-  });
-  embedded_masks_.visit_continuations(config, budget, [&](const EmbeddedParse& parse, uint32_t node) {
-    note_below(node, reader_.after_embedded(parse.below, budget), nullptr, budget);
-  });
-  embedded_masks_.fill(config, row_.data(), budget);
-  Combined result{this->table(own), std::move(of_parses)};
-  std::shared_ptr<const TokenCosts> found = result.costs;
-  if (mask.mask != nullptr && bytes_ <= kMaxBytes) combined_.emplace(std::move(key), std::move(result));
-  return {std::move(found)};
+  std::shared_ptr<const TokenCosts> costs = combined(config, of_parses, budget);
+  bool is_kept = mask.mask != nullptr && bytes_ <= kMaxBytes;
+  if (is_kept) combined_.emplace(std::move(key), Combined{costs, std::move(of_parses)});
+  return {std::move(costs)};
 }
 
 }  // namespace structout::context_free

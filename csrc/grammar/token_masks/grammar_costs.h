@@ -38,8 +38,12 @@ class GrammarCosts {
   // kUnknownCost if no end is found soon.
   uint32_t cost(const Configuration& config, engine::Budget& budget);
 
-  // A bound on the cost after any token, without a look at the tokens.
-  uint32_t rough_bound(const Configuration& config, engine::Budget& budget);
+  // A bound on the cost after any token, without a look at the tokens. A rougher one where even
+  // that is at most `max`.
+  uint32_t rough_bound(const Configuration& config, uint32_t max, engine::Budget& budget);
+
+  // True once somebody has asked for a bound: the next ones cost little.
+  bool are_used() const { return num_languages_ == reader_.network().embedded().size() && endings_ != nullptr; }
 
   engine::CostTable token_costs(const Configuration& config, engine::Budget& budget);
 
@@ -86,8 +90,12 @@ class GrammarCosts {
   uint32_t cost_after(const EmbeddedParse& parse, engine::Budget& budget) {
     return cost_of(reader_.after_embedded(parse.below, budget), budget);
   }
-  // Of a configuration without embedded texts that have begun.
+  // The table of a configuration outside of embedded texts.
   std::shared_ptr<const engine::TokenCosts> alone(const LexerConfiguration& config, engine::Budget& budget);
+  // The union of the tables of an ambiguous configuration's alternatives.
+  std::shared_ptr<const engine::TokenCosts> combined(const Configuration& config,
+                                                     const std::vector<engine::CostTable>& of_parses,
+                                                     engine::Budget& budget);
   // The table of a configuration with this cost, from `after_` and its mask in `row_`.
   std::shared_ptr<const engine::TokenCosts> table(uint32_t own);
   void note(uint32_t token, uint32_t cost) { after_[token] = std::min(after_[token], cost); }

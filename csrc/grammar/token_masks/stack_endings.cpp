@@ -1,7 +1,6 @@
 #include "grammar/token_masks/stack_endings.h"
 
 #include <algorithm>
-#include <functional>
 
 namespace structout::context_free {
 

@@ -146,7 +146,9 @@ uint32_t EmbeddedSchemaCache::cost_to_end(const EmbeddedConfiguration& config) {
   return cache_->costs_.cost(json(config), none);
 }
 
-uint32_t EmbeddedSchemaCache::most_cost(const EmbeddedConfiguration& config) {
+uint32_t EmbeddedSchemaCache::most_cost(const EmbeddedConfiguration& config, uint32_t max) {
+  uint32_t most = cache_->costs_.rougher_bound(json(config));
+  if (most <= max) return most;
   cache_->entry_of(json(config), cache_->mask_state(json(config)));  // makes the states to which tokens lead
   std::string none;
   return cache_->costs_.rough_bound(json(config), none);

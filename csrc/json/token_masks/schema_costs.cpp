@@ -112,9 +112,20 @@ std::string SchemaCosts::searched(const Configuration& config) {
 }
 
 uint32_t SchemaCosts::rough_bound(const Configuration& config, std::string& carried) {
-  uint64_t own = cost(config, carried);
-  uint64_t opened = uint64_t(1 + vocabulary_.string_tokens().max_openings) * endings_.most_bytes();
-  return uint32_t(std::min<uint64_t>(own + kMostToEndCharacter + kToDiffer + opened, kUnknownCost));
+  return bound(cost(config, carried), 0);
+}
+
+uint32_t SchemaCosts::rougher_bound(const Configuration& config) {
+  uint32_t num_frames = 1;
+  for (const Frame* frame = config.below(); frame != nullptr; frame = frame->below.get()) ++num_frames;
+  return bound(0, num_frames);
+}
+
+// The cost of some open values, `num_more` others, and those that one token can open.
+uint32_t SchemaCosts::bound(uint64_t cost, uint64_t num_more) {
+  num_more += 1 + vocabulary_.string_tokens().max_openings;
+  cost += kMostToEndCharacter + kToDiffer + num_more * endings_.most_bytes();
+  return uint32_t(std::min<uint64_t>(cost, kUnknownCost));
 }
 
 // Collects the costs after the tokens that a walk allows.
@@ -285,10 +296,10 @@ std::shared_ptr<const TokenCosts> SchemaCosts::token_costs(const Configuration& 
       others.emplace_back(std::min(cost - 1, table->after(vocabulary_.tokens()[i])), vocabulary_.tokens()[i]);
     }
   }
-  // Numbers are not cut.
-  bool may_be_cut = cost != kUnknownCost && !automaton_.reads_number(config.state());
+  State state = config.state();
+  bool is_inside = automaton_.at<InString>(state) != nullptr || automaton_.at<InNumber>(state) != nullptr;
   std::optional<uint32_t> to_come;
-  if (may_be_cut) to_come = num_values(bytes_of(own.ending));
+  if (!is_inside && cost != kUnknownCost) to_come = num_values(bytes_of(own.ending));
   TokenCosts costs(cost, table->usual, std::move(others), to_come);
   return own.is_least ? kept(std::move(key), std::move(costs)) : std::make_shared<const TokenCosts>(std::move(costs));
 }

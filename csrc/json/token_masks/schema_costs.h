@@ -37,6 +37,8 @@ class SchemaCosts {
   // the longest rest for each value that a token can open. The states to which tokens lead
   // must exist.
   uint32_t rough_bound(const Configuration& config, std::string& carried);
+  // The same, also without a look at the states of the stack.
+  uint32_t rougher_bound(const Configuration& config);
 
   size_t memory_bytes() const { return endings_.memory_bytes() + bytes_; }
 
@@ -55,6 +57,7 @@ class SchemaCosts {
 
   // `carried`: null if no search is worth its time.
   Found ending(const Configuration& config, std::string* carried);
+  uint32_t bound(uint64_t cost, uint64_t num_more);
   bool may_close(const Configuration& config, const engine::Ending* ending) const;
   const engine::Ending* with_another_character(const Configuration& config);
   std::string searched(const Configuration& config);

@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from vllm.parser.engine.adapters import ParserEngineReasoningAdapter
 from vllm.v1.structured_output import StructuredOutputManager as VllmManager
 from vllm.v1.structured_output.utils import apply_grammar_bitmask, strip_speculative_padding
 
 from structout.errors import GrammarError, StructOutError
 from structout.integrations.vllm import request_params
+from structout.integrations.vllm.mask_edits import without_wrong_ends
 from structout.integrations.vllm.proposer import is_jump_forward
 from structout.masks.batch import MaskBatch
 from structout.scheduler.manager import StructuredOutputManager
@@ -37,11 +39,16 @@ class Grammar:
         manager: the manager that has the request.
         key: the id of the request with the manager. It is not vLLM's, which may be used
             again while an earlier request is still there.
+
+    Attributes:
+        wrong_ends: the tokens that may not end the reasoning of the request; None until
+            it is known.
     """
 
     def __init__(self, manager: StructuredOutputManager, key: str):
         self.manager = manager
         self.key = key
+        self.wrong_ends: tuple[int, ...] | None = None
         weakref.finalize(self, manager.finish_request, key).atexit = False
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
@@ -79,7 +86,7 @@ class PendingGrammar(Future["Grammar | GrammarError"]):
         requests, until a garbage collection.
         """
         error = self.grammar.manager.error(self.grammar.key)
-        if error is not None:  # the client of vLLM learns no reason
+        if error is not None:  # before 0.33 the client of vLLM learns no reason
             _log.error("request %s is refused: %s", self.grammar.key.rpartition("#")[0], error)
         return error or self.grammar
 
@@ -165,13 +172,16 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
         keys = [key_of(requests[request_id]) for request_id in ids]
         drafts = {}
         bounds = {}
+        wrong_ends = {}
         for request_id, key in zip(ids, keys, strict=True):
             tokens = scheduled_spec_decode_tokens.get(request_id, ())
             if tokens:
                 drafts[key] = tokens
             if self.is_reasoning(requests[request_id]):
                 bounds[key] = self.bounds(requests[request_id], tokens)
+                wrong_ends[key] = self.wrong_ends(requests[request_id])
         masks = self.structout.grammar_bitmask(keys, drafts, bounds=bounds)
+        masks = without_wrong_ends(masks, bounds, wrong_ends)
         for key, reason in masks.errors.items():
             _log.error("request %s cannot continue: %s", key.rpartition("#")[0], reason)
         masks = masks.renamed(ids)
@@ -215,6 +225,18 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
         if start <= len(drafts):
             self._end_after(request, request.num_output_tokens + start)
         return start, constraint_start
+
+    def wrong_ends(self, request: Any) -> tuple[int, ...]:
+        """The tokens that end the reasoning of a request and begin its answer at once,
+        as the start of a tool call does, where its grammar allows no such beginning."""
+        grammar, reasoner = request.structured_output_request.grammar, self._get_reasoner(request)
+        if not isinstance(grammar, Grammar) or not isinstance(reasoner, ParserEngineReasoningAdapter):
+            return ()
+        if grammar.wrong_ends is None and grammar.manager.error(grammar.key) is None:
+            ends = reasoner.reasoning_end_token_ids
+            implicit = [token for token in sorted(ends) if reasoner.find_reasoning_end([token]).implicit]
+            grammar.wrong_ends = tuple(token for token in implicit if not grammar.validate_tokens([token]))
+        return grammar.wrong_ends or ()
 
     def _end_after(self, request: Any, num_reasoning: int) -> None:
         """Let the text of a request end within what its reasoning leaves of the limit.

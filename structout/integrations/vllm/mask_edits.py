@@ -1,16 +1,18 @@
-"""Tokens that a request's sampling parameters forbid, as mask rows.
+"""Tokens that a request's sampling parameters or its reasoning forbid, as mask rows.
 
 Bad words, ``min_tokens`` and ``allowed_token_ids`` rule tokens out, just as a grammar
 does. They are bits of the mask, so that no logit has to be written.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from structout.integrations.vllm.layout import Layout
+from structout.masks.batch import MaskBatch
 from structout.masks.bitmask import bitmask_width
 
 _Masks = npt.NDArray[np.int32]
@@ -82,6 +84,29 @@ class MaskEdits:
             is_allowed[request.sampling_params.allowed_token_ids] = 1
             mask = self._allowed[request.req_id] = np.packbits(is_allowed, bitorder="little").view(np.int32)
         return mask
+
+
+def without_wrong_ends(
+    masks: MaskBatch, bounds: Mapping[str, tuple[int, int]], wrong_ends: Mapping[str, Sequence[int]]
+) -> MaskBatch:
+    """The masks of a step whose free rows of reasoning forbid the tokens with which the
+    reasoning must not end. Without such tokens nothing is copied.
+
+    Args:
+        masks: the step's masks.
+        bounds: ``(grammar_start, constraint_start)`` of each request that reasons, as
+            the manager takes them.
+        wrong_ends: the tokens, by request id.
+    """
+    if not any(wrong_ends.values()):
+        return masks
+    bitmask = masks.bitmask.copy()
+    for index, request_id in enumerate(masks.request_ids):
+        first, last = masks.row_indptr[index : index + 2].tolist()
+        num_free = bounds.get(request_id, (0, 0))[1]
+        for row in bitmask[first : min(first + num_free, last)]:
+            _clear(row, wrong_ends.get(request_id, ()))
+    return replace(masks, bitmask=bitmask, lease=None)
 
 
 def _forbids_now(request: Any) -> bool:

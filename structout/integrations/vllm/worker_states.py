@@ -23,6 +23,7 @@ from structout import envs
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.integrations.vllm.grammar_manager import GrammarManager, PendingGrammar, key_of
 from structout.integrations.vllm.handover import can_keep_states, is_handed_over, replay, request_of
+from structout.integrations.vllm.mask_edits import without_wrong_ends
 from structout.masks.batch import MaskBatch
 
 _log = logging.getLogger("vllm.structout")
@@ -183,6 +184,8 @@ class WorkerStates:
         self._starting: list[PendingGrammar] = []  # that may still be compiled
         self._drawn: _DrawnTokens | None = None
         self._masks: Future[MaskBatch] | None = None
+        self._bounds: dict[str, tuple[int, int]] = {}  # of the requests that reason in the step in progress
+        self._wrong_ends: dict[str, tuple[int, ...]] = {}  # of their reasonings
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="structout-states")
 
     @property
@@ -225,7 +228,10 @@ class WorkerStates:
         """The masks of the step, None if none of its rows is constrained."""
         future, self._masks = self._masks, None
         masks = None if future is None else future.result()
-        return masks and masks.renamed([followed.request.request_id for followed in self._rows]) if self._rows else None
+        if masks is None or not self._rows:
+            return None
+        masks = without_wrong_ends(masks, self._bounds, self._wrong_ends)
+        return masks.renamed([followed.request.request_id for followed in self._rows])
 
     def end_step(self, token_ids: torch.Tensor, index_of: Mapping[str, int]) -> None:
         """Take the tokens of the step.
@@ -325,11 +331,12 @@ class WorkerStates:
             if constrained:
                 accepted[followed.key] = constrained
         drafted = {} if drafts is None else drafts.by_request
+        reasoning = [followed for followed in rows if followed.is_reasoning]
         bounds = {
-            followed.key: self._manager.bounds(followed.request, drafted.get(followed, ()))
-            for followed in rows
-            if followed.is_reasoning
+            followed.key: self._manager.bounds(followed.request, drafted.get(followed, ())) for followed in reasoning
         }
+        self._bounds = bounds
+        self._wrong_ends = {followed.key: self._manager.wrong_ends(followed.request) for followed in reasoning}
         return self._manager.structout.step(
             accepted,
             [followed.key for followed in rows],

@@ -15,6 +15,7 @@ from support.vllm_models import save_small_model
 from support.vllm_requests import LETTERS, NGRAM, PENALTIES, greedy, structured
 
 ANSWER = "</think>"
+CALL = "<tool_call>"
 
 
 @pytest.fixture(scope="module")
@@ -81,14 +82,19 @@ def test_reasoning_beside_answers_and_free_requests(running):
     assert token_ids(outputs[-3:]) == token_ids(running.generate(answers))
 
 
+def seeded(allowed, max_tokens, regex):
+    """The parameters of 16 requests that draw from few tokens."""
+    return [
+        SamplingParams(seed=seed, max_tokens=max_tokens, allowed_token_ids=allowed, **structured(regex=regex))
+        for seed in range(16)
+    ]
+
+
 def test_answers_end_within_what_the_reasoning_leaves_of_the_limit(running, drafting):
     reply = f"<think>x{ANSWER}{'ab' * 8}!"
     allowed = running.tokenizer.convert_tokens_to_ids(["x", ANSWER, "a", "b", "!", running.tokenizer.eos_token])
     end = running.tokenizer.convert_tokens_to_ids(ANSWER)
-    params = [
-        SamplingParams(seed=seed, max_tokens=24, allowed_token_ids=allowed, **structured(regex="[abx]*!{6}"))
-        for seed in range(16)
-    ]
+    params = seeded(allowed, 24, "[abx]*!{6}")
     expected = running.generate(params, f"{reply}{reply}<think>x")
     outputs = drafting.generate(params, f"{reply}{reply}<think>x")
     assert token_ids(outputs) == token_ids(expected)
@@ -104,11 +110,33 @@ def test_drafts_across_the_end_of_the_reasoning_change_no_text(running, drafting
     # After "x" the prompt goes on with the end, and so do the drafts.
     reply = f"<think>x{ANSWER}{'ab' * 8}!"
     allowed = running.tokenizer.convert_tokens_to_ids(["x", ANSWER, "a", "b", "!", running.tokenizer.eos_token])
-    params = [
-        SamplingParams(seed=seed, max_tokens=60, allowed_token_ids=allowed, **structured(regex="(ab){8,12}!"))
-        for seed in range(16)
-    ]
+    params = seeded(allowed, 60, "(ab){8,12}!")
     expected = running.generate(params, f"{reply}{reply}<think>x")
     outputs = drafting.generate(params, f"{reply}{reply}<think>x")
     assert token_ids(outputs) == token_ids(expected)
     assert sum(ANSWER in output.outputs[0].text for output in outputs) > 4
+
+
+@pytest.mark.parametrize("keeps_states", [False, True], ids=["scheduler", "worker"])
+def test_a_call_ends_a_reasoning_only_where_the_answer_may_begin_with_it(tmp_path, keeps_states):
+    tokens = ["<think>", ANSWER, CALL, "</tool_call>"]
+    model = save_small_model(tmp_path, with_tokens(byte_level(), [AddedToken(each, special=False) for each in tokens]))
+    arguments = {"structured_outputs_config": {"reasoning_parser": "qwen3"}, "speculative_config": NGRAM}
+    with engine(model, keeps_states=keeps_states, **arguments) as running:
+        # After "x" the prompt goes on with a call, and so do the drafts.
+        reply = f"<think>x{CALL}{'ab' * 8}!"
+        allowed = running.tokenizer.convert_tokens_to_ids(["x", ANSWER, CALL, "a", "b", "!"])
+        allowed.append(running.tokenizer.eos_token_id)
+
+        def texts(regex):
+            params = seeded(allowed, 60, regex)
+            completions = [output.outputs[0] for output in running.generate(params, f"{reply}{reply}<think>x")]
+            assert all(completion.finish_reason != "error" for completion in completions)
+            return [completion.text for completion in completions]
+
+        answers = texts("(ab){8,12}!")
+        assert not any(CALL in text for text in answers)
+        assert sum(bool(re.fullmatch(f"[xab!]*{ANSWER}(ab){{8,12}}!", text)) for text in answers) > 4
+        calls = texts(f"{CALL}(ab){{8,12}}!")
+        assert any(re.fullmatch(f"[xab!]*{CALL}(ab){{8,12}}!", text) for text in calls)
+        running.assert_empty()
