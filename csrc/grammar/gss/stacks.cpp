@@ -11,7 +11,6 @@ namespace structout::context_free {
 
 namespace {
 
-constexpr uint64_t kMaxUnionWork = 1 << 8;       // of a union, in steps, after which only its topmost level is merged
 constexpr uint32_t kNumEnds = kMaxUnknowns + 1;  // unknown contexts and kEndOfText
 constexpr size_t kMaxCompared = 4;               // nodes below the same state that a new one is compared with
 constexpr size_t kMaxComparedApart = 16;         // the same, of stack tops that stay apart
@@ -23,8 +22,11 @@ const std::vector<EmbeddedStart> kNoStarts;
 
 }  // namespace
 
-Stacks::Stacks(const Network& network)
-    : network_(network), seen_(network.num_states() + kNumEnds), callers_(network.num_rules()) {
+Stacks::Stacks(const Network& network, uint64_t max_union_work)
+    : network_(network),
+      max_union_work_(max_union_work),
+      seen_(network.num_states() + kNumEnds),
+      callers_(network.num_rules()) {
   nodes_.number_of({});
   nodes_.number_of({{kEndOfText, kDead}});
   nodes_.number_of({{kUnknownContext, kDead}});
@@ -57,7 +59,7 @@ GssNode Stacks::merged(std::vector<GssNode>& nodes, engine::Budget& budget) {
     uint32_t& depth;
   } level(union_depth_);
   if (union_depth_ == 1) union_began_at_ = budget.total();
-  if (budget.total() - union_began_at_ > kMaxUnionWork) return kNone;
+  if (budget.total() - union_began_at_ > max_union_work_) return kNone;
   std::vector<StackTop> tops;
   for (GssNode node : nodes) tops.insert(tops.end(), begin(node), end(node));
   GssNode result = node_of(tops, budget);
@@ -322,6 +324,7 @@ GssNode Stacks::copied(GssNode node, const Stacks& from, PairTable& copies) {
     }
     if (!is_ready) continue;
     pending.pop_back();
+    std::sort(tops.begin(), tops.end());
     copies.add(current, 0, nodes_.number_of(tops));
   }
   return copies.find(node, 0);

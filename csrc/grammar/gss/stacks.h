@@ -61,7 +61,9 @@ class Stacks {
   static constexpr GssNode kDead = 0, kBottom = 1,
                            kAboveUnknown = 2;  // no stack; one of kEndOfText; one of the first unknown context
 
-  explicit Stacks(const Network& network);
+  // `max_union_work`: steps of a union, after which only its topmost level is merged.
+  static constexpr uint64_t kMaxUnionWork = 1 << 8;
+  explicit Stacks(const Network& network, uint64_t max_union_work = kMaxUnionWork);
 
   // The stacks at the start of a text.
   GssNode start(engine::Budget& budget);
@@ -147,6 +149,7 @@ class Stacks {
   GssNode closure(std::vector<StackTop>& kernel, engine::Budget& budget);
 
   const Network& network_;
+  const uint64_t max_union_work_;
   ListNumbers<StackTop> nodes_;
   ListNumbers<GssNode> unions_;
   std::vector<GssNode> union_results_;  // of each list in unions_, as far as known
