@@ -15,6 +15,7 @@ constexpr uint32_t kNumEnds = kMaxUnknowns + 1;  // unknown contexts and kEndOfT
 constexpr size_t kMaxCompared = 4;               // nodes below the same state that a new one is compared with
 constexpr size_t kMaxComparedApart = 16;         // the same, of stack tops that stay apart
 constexpr uint32_t kMaxPairs = 10'000;           // of nodes that one is_subset() visits
+constexpr size_t kMaxCopiedSubsets = 1 << 18;    // which take some megabytes
 constexpr size_t kLookupsPerStep = 4;            // in a table that may be large
 constexpr size_t kTopsPerStep = 8;               // that are looked at for one step
 
@@ -328,6 +329,17 @@ GssNode Stacks::copied(GssNode node, const Stacks& from, PairTable& copies) {
     copies.add(current, 0, nodes_.number_of(tops));
   }
   return copies.find(node, 0);
+}
+
+void Stacks::copy_subsets(const Stacks& from, const PairTable& copies) {
+  size_t num_copied = 0;
+  from.is_subset_.visit([&](GssNode a, GssNode b, uint32_t is_subset) {
+    GssNode x = copies.find(a, 0), y = copies.find(b, 0);
+    if (x == PairTable::kMissing || y == PairTable::kMissing || num_copied == kMaxCopiedSubsets) return;
+    if (is_subset_.find(x, y) != PairTable::kMissing) return;
+    is_subset_.add(x, y, is_subset);
+    ++num_copied;
+  });
 }
 
 }  // namespace structout::context_free

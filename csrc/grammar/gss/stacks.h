@@ -121,6 +121,10 @@ class Stacks {
   // node.
   GssNode copied(GssNode node, const Stacks& from, PairTable& copies);
 
+  // Copies what is known of the subsets among copied sets: in an ambiguous grammar it takes
+  // long to find.
+  void copy_subsets(const Stacks& from, const PairTable& copies);
+
   uint32_t num_nodes() const { return nodes_.size(); }
   size_t memory_bytes() const {
     return nodes_.memory_bytes() + unions_.memory_bytes() + union_results_.capacity() * sizeof(GssNode) +
