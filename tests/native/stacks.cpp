@@ -298,6 +298,7 @@ void test_copied_nodes_have_the_same_stacks(const Grammar& grammar) {
     GssNode copy = other.copied(node, tester.stacks, copies);
     EXPECT(tester.written(other, copy) == tester.written(tester.stacks, node));
     EXPECT(tester.stacks.copied(copy, other, copies_back) == node);
+    EXPECT(std::is_sorted(other.begin(copy), other.end(copy)));
   }
 }
 

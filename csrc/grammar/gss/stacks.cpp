@@ -94,14 +94,12 @@ bool Stacks::is_subset(GssNode a, GssNode b, engine::Budget& budget) {
     budget.spend(1 + nodes_.count(x) / kTopsPerStep);
     bool result = true, is_known = true;
     size_t num_lookups = 0;
-    const StackTop* same = begin(y);
+    const StackTop *same = begin(y), *same_end = same;
     for (const StackTop* top = begin(x); top < end(x) && result; ++top) {
       while (same < end(y) && same->state < top->state) ++same;
-      const StackTop* same_end = same;
-      result = false;
-      for (; same_end < end(y) && same_end->state == top->state; ++same_end) {
-        result = result || top->below == same_end->below || top->below == kDead;
-      }
+      same_end = std::max(same, same_end);
+      while (same_end < end(y) && same_end->state == top->state) ++same_end;
+      result = std::binary_search(same, same_end, *top) || (top->below == kDead && same < same_end);
       bool may_be = false;
       const size_t num_pending = pending.size();
       for (const StackTop* other = same; other < same_end && !result; ++other) {

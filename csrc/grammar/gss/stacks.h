@@ -45,10 +45,10 @@ constexpr uint32_t kMaxUnknowns = 255, kUnknownContext = kNone - kMaxUnknowns, k
 // sets.
 //
 // In a very ambiguous grammar that automaton may be exponential in the length of the text.
-// A union that takes too much work is merged in its topmost level only. Stack tops of the
-// same state stay apart below that, as in Tomita's graph, apart from those whose stacks
-// another one has. So a node below a state has at most as many tops as there are states and
-// nodes, and equal sets may have different numbers.
+// A union that takes too much work is merged in its topmost level only: below that, stack
+// tops of the same state stay apart, as in Tomita's graph, unless one of them has all stacks
+// of another. Then equal sets may have different numbers, so different numbers do not tell
+// that sets differ.
 //
 // The sets that start(), after() and returned() make are closed: each stack top's state
 // reads a symbol or an embedded text, or is an end, since calls and returns have been
