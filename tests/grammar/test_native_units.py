@@ -79,6 +79,11 @@ FAULTS = {
         "if (network_.is_accepting(top.state)) kernel",
         "if (false) kernel",
     ),
+    "stacks-one apart": (
+        "grammar/gss/stacks.cpp",
+        "if (below.size() > 1) remove_subsets(below, budget);",
+        "below.resize(1);",
+    ),
     "stacks-all subsets": ("grammar/gss/stacks.cpp", "is_subset_.add(x, y, result);", "is_subset_.add(x, y, true);"),
     "texts-edges of a byte": ("json/scalars/texts_count.cpp", "uint64_t(edge.last - edge.first + 1) * known", "known"),
     "texts-length": (

@@ -10,6 +10,49 @@
 
 namespace structout::context_free {
 
+// A set of pairs of numbers: open addressing, at most half full. clear() does not visit the
+// slots: it starts a new round, and slots of earlier rounds count as empty.
+class PairSet {
+ public:
+  void clear() {
+    size_ = 0;
+    if (++round_ != 0) return;
+    slots_.assign(slots_.size(), Slot());
+    round_ = 1;
+  }
+
+  // Returns true if the pair was not in the set yet.
+  bool insert(uint32_t a, uint32_t b) {
+    Slot& slot = slots_[slot_of(a, b)];
+    if (slot.round == round_) return false;
+    slot = {a, b, round_};
+    if (2 * ++size_ > slots_.size()) grow();
+    return true;
+  }
+
+ private:
+  struct Slot {
+    uint32_t a = 0, b = 0, round = 0;
+  };
+
+  size_t slot_of(uint32_t a, uint32_t b) const {
+    size_t at = size_t(engine::mix(0, uint64_t(a) << 32 | b)) & (slots_.size() - 1);
+    while (slots_[at].round == round_ && (slots_[at].a != a || slots_[at].b != b)) at = (at + 1) & (slots_.size() - 1);
+    return at;
+  }
+
+  void grow() {
+    std::vector<Slot> before = std::exchange(slots_, std::vector<Slot>(2 * slots_.size()));
+    for (const Slot& slot : before) {
+      if (slot.round == round_) slots_[slot_of(slot.a, slot.b)] = slot;
+    }
+  }
+
+  uint32_t round_ = 1;
+  size_t size_ = 0;
+  std::vector<Slot> slots_ = std::vector<Slot>(1 << 6);
+};
+
 // For each state, the nodes that a closure has already met below it. clear() does not visit
 // the states: it starts a new round, and entries of earlier rounds do not count.
 class SeenBelow {
@@ -18,14 +61,15 @@ class SeenBelow {
 
   void clear() {
     entries_.clear();
+    met_.clear();
     if (++round_ != 0) return;
     last_.assign(last_.size(), Last());
     round_ = 1;
   }
 
-  // Adds a node below a state. Returns false, and adds nothing, if `has_all(other)` is true
-  // for one of the last `num_compared` nodes below the state: that one makes the new node
-  // redundant.
+  // Adds a node below a state. Returns false, and adds nothing, if it is there, or if
+  // `has_all(other)` is true for one of the last `num_compared` nodes below the state: that
+  // one makes the new node redundant.
   template <typename HasAll>
   bool add(uint32_t state, uint32_t below, size_t num_compared, HasAll has_all) {
     Last& last = last_[state];
@@ -33,6 +77,7 @@ class SeenBelow {
     for (uint32_t at = entry; at != kNone && num_compared > 0; at = entries_[at].before, --num_compared) {
       if (has_all(entries_[at].below)) return false;
     }
+    if (!met_.insert(state, below)) return false;
     last = {round_, uint32_t(entries_.size())};
     entries_.push_back({below, entry});
     return true;
@@ -49,6 +94,7 @@ class SeenBelow {
   uint32_t round_ = 1;
   std::vector<Last> last_;  // by state
   std::vector<Entry> entries_;
+  PairSet met_;  // of all entries
 };
 
 // The callers of rules that a closure still has to begin, by the rules' ranks. In the order

@@ -39,6 +39,14 @@ class PairTable {
     ++size_;
   }
 
+  // Calls visit(a, b, value) for all pairs.
+  template <typename Visit>
+  void visit(Visit visit) const {
+    for (const Slot& slot : slots_) {
+      if (slot.value != kMissing) visit(slot.a, slot.b, slot.value);
+    }
+  }
+
   void clear() noexcept {
     std::fill(slots_.begin(), slots_.end(), Slot());
     size_ = 0;

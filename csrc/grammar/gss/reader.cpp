@@ -97,7 +97,7 @@ uint32_t Reader::lexer_start(GssNode node, bool may_ignore) {
   if (starts[node] != kNone) return starts[node];
   tops_.clear();
   for (const StackTop* top = stacks_.begin(node); top < stacks_.end(node) && top->state < kUnknownContext; ++top) {
-    tops_.push_back(top->state);
+    if (tops_.empty() || tops_.back() != top->state) tops_.push_back(top->state);
   }
   uint32_t number = top_numbers_.number_of(tops_);
   std::vector<uint32_t>& starts_of_tops = starts_of_tops_[may_ignore];

@@ -1,6 +1,7 @@
 #include "grammar/gss/stacks.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -10,23 +11,37 @@ namespace structout::context_free {
 
 namespace {
 
-constexpr uint32_t kMaxUnionDepth = 4'000;       // united() and node_of() call each other for each level of the stacks
 constexpr uint32_t kNumEnds = kMaxUnknowns + 1;  // unknown contexts and kEndOfText
 constexpr size_t kMaxCompared = 4;               // nodes below the same state that a new one is compared with
+constexpr size_t kMaxComparedApart = 16;         // the same, of stack tops that stay apart
 constexpr uint32_t kMaxPairs = 10'000;           // of nodes that one is_subset() visits
+constexpr size_t kMaxCopiedSubsets = 1 << 18;    // which take some megabytes
+constexpr size_t kLookupsPerStep = 4;            // in a table that may be large
+constexpr size_t kTopsPerStep = 8;               // that are looked at for one step
 
 const std::vector<EmbeddedStart> kNoStarts;
 
 }  // namespace
 
-Stacks::Stacks(const Network& network)
-    : network_(network), seen_(network.num_states() + kNumEnds), callers_(network.num_rules()) {
+Stacks::Stacks(const Network& network, uint64_t max_union_work)
+    : network_(network),
+      max_union_work_(max_union_work),
+      seen_(network.num_states() + kNumEnds),
+      callers_(network.num_rules()) {
   nodes_.number_of({});
   nodes_.number_of({{kEndOfText, kDead}});
   nodes_.number_of({{kUnknownContext, kDead}});
 }
 
 GssNode Stacks::united(std::vector<GssNode> nodes, engine::Budget& budget) {
+  GssNode result = merged(nodes, budget);
+  if (result != kNone) return result;
+  std::vector<StackTop> tops = tops_of(nodes, budget);
+  result = node_of(tops, budget);
+  return union_results_[unions_.number_of(nodes)] = result;
+}
+
+GssNode Stacks::merged(std::vector<GssNode>& nodes, engine::Budget& budget) {
   engine::make_set(nodes);
   if (!nodes.empty() && nodes[0] == kDead) nodes.erase(nodes.begin());
   if (nodes.empty()) return kDead;
@@ -37,22 +52,37 @@ GssNode Stacks::united(std::vector<GssNode> nodes, engine::Budget& budget) {
   }
   uint32_t number = unions_.number_of(nodes);
   union_results_.resize(unions_.size(), kNone);
+  if (union_results_[number] == kTooLarge) return kNone;
   if (union_results_[number] != kNone) return union_results_[number];
-  std::vector<StackTop> tops;
-  for (GssNode node : nodes) tops.insert(tops.end(), begin(node), end(node));
   struct Depth {
     explicit Depth(uint32_t& depth) : depth(++depth) {}
     ~Depth() { --depth; }
     uint32_t& depth;
   } level(union_depth_);
-  if (union_depth_ > kMaxUnionDepth) throw engine::LimitError("grammar_nesting", union_depth_, kMaxUnionDepth);
+  if (union_depth_ == 1) union_began_at_ = budget.total();
+  if (budget.total() - union_began_at_ > max_union_work_) return kNone;
+  std::vector<StackTop> tops;
+  for (GssNode node : nodes) tops.insert(tops.end(), begin(node), end(node));
   GssNode result = node_of(tops, budget);
-  return union_results_[number] = result;
+  if (result != kNone || union_depth_ == 1) union_results_[number] = result == kNone ? kTooLarge : result;
+  return result;
+}
+
+std::vector<StackTop> Stacks::tops_of(const std::vector<GssNode>& nodes, engine::Budget& budget) {
+  std::vector<StackTop> tops;
+  met_.clear();
+  for (GssNode node : nodes) {
+    budget.spend(1 + nodes_.count(node) / kTopsPerStep);
+    std::copy_if(begin(node), end(node), std::back_inserter(tops),
+                 [this](const StackTop& top) { return met_.insert(top.state, top.below); });
+  }
+  return tops;
 }
 
 bool Stacks::is_subset(GssNode a, GssNode b, engine::Budget& budget) {
   if (a == b || a == kDead) return true;
   if (b == kDead) return false;
+  if (uint32_t known = is_subset_.find(a, b); known != PairTable::kMissing) return known == 1;
   std::vector<std::pair<GssNode, GssNode>> pending = {{a, b}};
   for (uint32_t num_visited = 0; !pending.empty(); ++num_visited) {
     if (num_visited == kMaxPairs) return false;
@@ -61,29 +91,52 @@ bool Stacks::is_subset(GssNode a, GssNode b, engine::Budget& budget) {
       pending.pop_back();
       continue;
     }
-    budget.spend(1);
+    budget.spend(1 + nodes_.count(x) / kTopsPerStep);
     bool result = true, is_known = true;
-    const StackTop* other = begin(y);
+    size_t num_lookups = 0;
+    const StackTop *same = begin(y), *same_end = same;
     for (const StackTop* top = begin(x); top < end(x) && result; ++top) {
-      while (other < end(y) && other->state < top->state) ++other;
-      if (other == end(y) || other->state != top->state || (other->below == kDead && top->below != kDead)) {
-        result = false;
-      } else if (top->below != other->below && top->below != kDead) {
-        uint32_t known = is_subset_.find(top->below, other->below);
-        if (known == PairTable::kMissing) {
-          pending.emplace_back(top->below, other->below);
-          is_known = false;
-        } else {
-          result = known == 1;
-        }
+      while (same < end(y) && same->state < top->state) ++same;
+      same_end = std::max(same, same_end);
+      while (same_end < end(y) && same_end->state == top->state) ++same_end;
+      result = std::binary_search(same, same_end, *top) || (top->below == kDead && same < same_end);
+      bool may_be = false;
+      const size_t num_pending = pending.size();
+      for (const StackTop* other = same; other < same_end && !result; ++other) {
+        ++num_lookups;
+        uint32_t known = other->below == kDead ? 0 : is_subset_.find(top->below, other->below);
+        result = known == 1;
+        if (known != PairTable::kMissing) continue;
+        pending.emplace_back(top->below, other->below);
+        may_be = true;
+      }
+      if (result) {
+        pending.resize(num_pending);
+      } else if (may_be) {
+        result = true;
+        is_known = false;
       }
     }
+    budget.spend(num_lookups / kLookupsPerStep);
     if (result && !is_known) continue;
     // If this is false, the pairs on top are of no use any more, though they are still
     // decided.
     is_subset_.add(x, y, result);
   }
   return is_subset_.find(a, b) == 1;
+}
+
+void Stacks::remove_subsets(std::vector<GssNode>& nodes, engine::Budget& budget) {
+  std::vector<GssNode> kept;
+  for (GssNode node : nodes) {
+    auto last = kept.end() - ptrdiff_t(std::min(kept.size(), kMaxComparedApart));
+    budget.spend(size_t(kept.end() - last));
+    if (std::any_of(last, kept.end(), [&](GssNode other) { return is_subset(node, other, budget); })) continue;
+    auto is_inside = [&](GssNode other) { return is_subset(other, node, budget); };
+    kept.erase(std::remove_if(last, kept.end(), is_inside), kept.end());
+    kept.push_back(node);
+  }
+  nodes = std::move(kept);
 }
 
 GssNode Stacks::node_of(std::vector<StackTop>& tops, engine::Budget& budget) {
@@ -97,12 +150,34 @@ GssNode Stacks::node_of(std::vector<StackTop>& tops, engine::Budget& budget) {
     if (same_end > i + 1) {
       std::vector<GssNode> below;
       for (size_t j = i; j < same_end; ++j) below.push_back(tops[j].below);
-      top.below = united(std::move(below), budget);
+      top.below = merged(below, budget);
+      if (top.below == kNone) {
+        if (union_depth_ > 0) return kNone;
+        remove_subsets(below, budget);
+        std::vector<StackTop> apart = tops_of(below, budget);
+        top.below = node_apart(apart, budget);
+      }
     }
     tops[num_united++] = top;
     i = same_end;
   }
   tops.resize(num_united);
+  return nodes_.number_of(tops);
+}
+
+GssNode Stacks::node_apart(std::vector<StackTop>& tops, engine::Budget& budget) {
+  budget.spend(tops.size() + 1);
+  std::sort(tops.begin(), tops.end());
+  std::vector<GssNode> below;
+  size_t num_kept = 0;
+  for (size_t i = 0; i < tops.size();) {
+    const uint32_t state = tops[i].state;
+    below.clear();
+    for (; i < tops.size() && tops[i].state == state; ++i) below.push_back(tops[i].below);
+    if (below.size() > 1) remove_subsets(below, budget);
+    for (GssNode each : below) tops[num_kept++] = {state, each};
+  }
+  tops.resize(num_kept);
   return nodes_.number_of(tops);
 }
 
@@ -248,9 +323,21 @@ GssNode Stacks::copied(GssNode node, const Stacks& from, PairTable& copies) {
     }
     if (!is_ready) continue;
     pending.pop_back();
+    std::sort(tops.begin(), tops.end());
     copies.add(current, 0, nodes_.number_of(tops));
   }
   return copies.find(node, 0);
+}
+
+void Stacks::copy_subsets(const Stacks& from, const PairTable& copies) {
+  size_t num_copied = 0;
+  from.is_subset_.visit([&](GssNode a, GssNode b, uint32_t is_subset) {
+    GssNode x = copies.find(a, 0), y = copies.find(b, 0);
+    if (x == PairTable::kMissing || y == PairTable::kMissing || num_copied == kMaxCopiedSubsets) return;
+    if (is_subset_.find(x, y) != PairTable::kMissing) return;
+    is_subset_.add(x, y, is_subset);
+    ++num_copied;
+  });
 }
 
 }  // namespace structout::context_free

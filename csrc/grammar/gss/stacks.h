@@ -44,6 +44,12 @@ constexpr uint32_t kMaxUnknowns = 255, kUnknownContext = kNone - kMaxUnknowns, k
 // of its stacks, and its number is exact, however deep the stacks are: equal numbers, equal
 // sets.
 //
+// In a very ambiguous grammar that automaton may be exponential in the length of the text.
+// A union that takes too much work is merged in its topmost level only: below that, stack
+// tops of the same state stay apart, as in Tomita's graph, unless one of them has all stacks
+// of another. Then equal sets may have different numbers, so different numbers do not tell
+// that sets differ.
+//
 // The sets that start(), after() and returned() make are closed: each stack top's state
 // reads a symbol or an embedded text, or is an end, since calls and returns have been
 // followed. A known step costs a hash lookup, a new one a closure() or a look at the last
@@ -55,7 +61,9 @@ class Stacks {
   static constexpr GssNode kDead = 0, kBottom = 1,
                            kAboveUnknown = 2;  // no stack; one of kEndOfText; one of the first unknown context
 
-  explicit Stacks(const Network& network);
+  // `max_union_work`: steps of a union, after which only its topmost level is merged.
+  static constexpr uint64_t kMaxUnionWork = 1 << 8;
+  explicit Stacks(const Network& network, uint64_t max_union_work = kMaxUnionWork);
 
   // The stacks at the start of a text.
   GssNode start(engine::Budget& budget);
@@ -84,11 +92,11 @@ class Stacks {
   // The node with these tops, given in any order. Sorts and merges the argument.
   GssNode node_of(std::vector<StackTop>& tops, engine::Budget& budget);
 
-  // The union of sets. Cached by the sorted list of the nodes; a new one unites the stacks
-  // below stack tops of the same state, level by level.
+  // The union of sets. Cached by the sorted list of the nodes.
   GssNode united(std::vector<GssNode> nodes, engine::Budget& budget);
 
-  // True if `b` has all stacks of `a`. Conservatively false if that takes long to tell.
+  // True if `b` has all stacks of `a`. Conservatively false if that takes long to tell, or
+  // if several stack tops of the same state have to be taken together.
   bool is_subset(GssNode a, GssNode b, engine::Budget& budget);
 
   const StackTop* begin(GssNode node) const { return nodes_.begin(node); }
@@ -113,6 +121,10 @@ class Stacks {
   // node.
   GssNode copied(GssNode node, const Stacks& from, PairTable& copies);
 
+  // Copies what is known of the subsets among copied sets: in an ambiguous grammar it takes
+  // long to find.
+  void copy_subsets(const Stacks& from, const PairTable& copies);
+
   uint32_t num_nodes() const { return nodes_.size(); }
   size_t memory_bytes() const {
     return nodes_.memory_bytes() + unions_.memory_bytes() + union_results_.capacity() * sizeof(GssNode) +
@@ -121,10 +133,27 @@ class Stacks {
   }
 
  private:
+  static constexpr GssNode kTooLarge = kNone - 1;  // of a union that merged() has given up
+
+  // The union of sets, in which stack tops of the same state are merged, level by level.
+  // kNone if that takes too much work. Sorts the argument.
+  GssNode merged(std::vector<GssNode>& nodes, engine::Budget& budget);
+
+  // The different stack tops of some nodes.
+  std::vector<StackTop> tops_of(const std::vector<GssNode>& nodes, engine::Budget& budget);
+
+  // The node with these different tops, in which those of the same state stay apart.
+  // Changes the argument.
+  GssNode node_apart(std::vector<StackTop>& tops, engine::Budget& budget);
+
+  // Drops nodes whose stacks another one has, as far as the last ones are compared.
+  void remove_subsets(std::vector<GssNode>& nodes, engine::Budget& budget);
+
   // Follows calls and returns from the stack tops of the kernel, and empties it.
   GssNode closure(std::vector<StackTop>& kernel, engine::Budget& budget);
 
   const Network& network_;
+  const uint64_t max_union_work_;
   ListNumbers<StackTop> nodes_;
   ListNumbers<GssNode> unions_;
   std::vector<GssNode> union_results_;  // of each list in unions_, as far as known
@@ -134,10 +163,12 @@ class Stacks {
   PairTable returned_;                  // by node and 0
   PairTable starts_numbers_;            // by node and 0: into starts_
   std::deque<std::vector<EmbeddedStart>> starts_;
-  uint32_t union_depth_ = 0;  // calls of united() inside each other
+  uint32_t union_depth_ = 0;     // calls of merged() inside each other
+  uint64_t union_began_at_ = 0;  // steps of the budget before the outermost of them
 
   // Scratch memory that closure() keeps from call to call.
   SeenBelow seen_;
+  PairSet met_;  // of tops_of()
   CallersByRank<StackTop> callers_;
   RecentClosures<StackTop> recent_;
   std::vector<StackTop> closure_tops_, closed_tops_;

@@ -250,6 +250,7 @@ std::vector<TextConfiguration> GrammarCache::copied(GrammarCache& from, const st
     result.push_back(std::move(copied));
   }
   take_over_ends(from, configs, copies);
+  reader_.stacks().copy_subsets(from.reader_.stacks(), copies);
   moved_bytes_ += size_in_bytes() - bytes_before;
   return result;
 }

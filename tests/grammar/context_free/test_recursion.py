@@ -3,6 +3,7 @@ limits and ways to the end."""
 
 import random
 import re
+import statistics
 import subprocess
 import time
 
@@ -29,6 +30,10 @@ from support.locations import CORPUS, NATIVE, ROOT
 NESTED = 'root ::= "(" root ")" | [a-c]+'
 LISTS = 'root ::= item ("," item)*\nitem ::= "(" root ")" | "[" root "]" | "a"'
 AMBIGUOUS = ['root ::= s\ns ::= s s | "a"', 'root ::= s\ns ::= s s s | s s | "a" | "(" s ")"']
+VERY_AMBIGUOUS = [
+    'root ::= a b | ")"\nb ::= ")" | b a | root\na ::= b | b root "a" | c root b | "+" | ""\nc ::= "a" "b"',
+    'root ::= "x" "(" | "(" root | r "(a"\nr ::= r root | "b" r | "x" | ""',
+]
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +188,36 @@ def test_ambiguous_text_costs_as_much_at_its_end_as_at_its_beginning(grammar):
         work.append(text.index.native.work - before)
     assert max(work[1_000:]) <= 1.5 * max(work[10:100])
     assert max(work[1_000:]) < 100
+
+
+@pytest.mark.parametrize("grammar", VERY_AMBIGUOUS)
+def test_very_ambiguous_text_takes_little_work_at_any_length(grammar, num_cases):
+    """Merged in all levels, the stacks of these texts would be exponential."""
+    text, rng, work = started(compile_grammar(grammar, BYTES)), random.Random(1), []
+    while text.num_tokens < num_cases(2_000, long=10_000):
+        before = text.index.native.work
+        tokens = allowed(mask_of(text))
+        assert text.accept_tokens("r", [int(rng.choice(tokens[tokens != 256]))]), text.error_reason
+        work.append(text.index.native.work - before)
+        if text.num_tokens % 500 == 0:
+            walked = allowed(np.array(text.matcher.walked_row(), dtype=np.uint32))
+            tokens = allowed(mask_of(text))
+            assert np.array_equal(tokens[tokens != 256], walked)
+    assert statistics.median(work[-1_000:]) < 500
+    assert max(work) < 20_000
+
+
+def test_depth_of_json_adds_no_work(num_cases):
+    text = started(compile_grammar((CORPUS / "grammars" / "json.gbnf").read_text(), BYTES))
+    depth, work = num_cases(2_000, long=20_000), []
+    for byte in b"[" * depth + b"]" * depth:
+        before = text.index.native.work
+        mask_of(text)
+        assert text.accept_tokens("r", [byte])
+        work.append(text.index.native.work - before)
+    for half in (work[:depth], work[depth:]):
+        assert statistics.median(half[-500:]) <= statistics.median(half[:500])
+    assert text.accept_tokens("r", [256])
 
 
 def test_text_that_exceeds_a_limit_disturbs_no_other():
