@@ -64,9 +64,19 @@ SchemaCosts::Found SchemaCosts::ending(const Configuration& config, std::string*
     stack_.push_back({frame->state, {seen_keys_of(registers), has_free_key(registers)}});
   }
   Found found{&no_end_, false};
-  if (!depends_on_items(config) && endings_.find(stack_, found.ending)) {
-    found.is_least = !config.has_used() || may_close(config, found.ending);
-    if (!found.is_least) found.ending = with_another_character(config);
+  if (!depends_on_items(config)) {
+    // After a free key, a key that has begun may become a name, or another free key.
+    const Ending* named = &no_end_;
+    if (is_key && has_free_key(config.registers())) {
+      stack_[0].second.has_free = true;
+      endings_.find(stack_, named);
+      stack_[0].second.has_free = false;
+    }
+    if (endings_.find(stack_, found.ending)) {
+      found.is_least = !config.has_used() || may_close(config, found.ending);
+      if (!found.is_least) found.ending = with_another_character(config);
+    }
+    if (named != &no_end_ && num_tokens(named) <= num_tokens(found.ending)) found = {named, true};
   }
   if (carried == nullptr || found.is_least) return found;
   if (carried->empty() && found.ending == &no_end_) *carried = searched(config);
