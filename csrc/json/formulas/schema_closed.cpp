@@ -1,0 +1,150 @@
+// SchemaOptions::closes_objects: an object has the keys that a schema which holds for it
+// names, and no others. It is open where all these schemas name no keys, or one speaks of
+// all other keys.
+//
+// That is what unevaluatedProperties: false would do beside each schema, except that
+// schemas close the same object together: those of allOf, of the branches that hold, and
+// also those that come to it by way of several schemas of the object around it. So the
+// values stay those that satisfy the document, and schemas that complete one another do not
+// forbid each other's keys.
+#include <algorithm>
+
+#include "base/sorted_set.h"
+#include "json/formulas/schema.h"
+
+namespace structout::json {
+
+Formula Schema::closed(std::vector<Source> schemas) {
+  if (!options_.closes_objects) return kAlways;
+  auto is_idle = [this](const Source& source) {
+    return formulas_.op(source.schema) != Op::kSchema ||
+           !may_have_objects(*schemas_[formulas_[source.schema].a].value, kMaxReferences);
+  };
+  schemas.erase(std::remove_if(schemas.begin(), schemas.end(), is_idle), schemas.end());
+  if (schemas.empty()) return kAlways;
+  engine::make_set(schemas);
+  auto [known, is_new] = closed_numbers_.emplace(std::move(schemas), uint32_t(closed_.size()));
+  if (is_new) closed_.push_back(known->first);
+  return formulas_.atom(Op::kClosed, known->second);
+}
+
+bool Schema::may_have_objects(const Value& schema, int depth) const {
+  if (!schema.is_object()) return false;
+  if (depth == 0) return true;
+  const Value* reference = schema.find("$ref");
+  const Value* target =
+      reference != nullptr && reference->is_string() ? document_.referred(schema, reference->text) : nullptr;
+  if (target != nullptr && may_have_objects(*target, depth - 1)) return true;
+  for (std::string_view keyword : {"anyOf", "oneOf", "allOf"}) {
+    const Value* list = schema.find(keyword);
+    auto may_have = [&](const Value& each) { return may_have_objects(each, depth - 1); };
+    if (list != nullptr && std::any_of(list->items.begin(), list->items.end(), may_have)) return true;
+  }
+  static constexpr std::string_view kOthers[] = {
+      "properties",
+      "patternProperties",
+      "additionalProperties",
+      "unevaluatedProperties",
+      "items",
+      "prefixItems",
+      "additionalItems",
+      "unevaluatedItems",
+      "then",
+      "else",
+      "if",
+      "dependencies",
+      "dependentSchemas",
+      "$dynamicRef",
+      "$recursiveRef",
+  };
+  return std::any_of(std::begin(kOthers), std::end(kOthers),
+                     [&](std::string_view keyword) { return schema.find(keyword) != nullptr; });
+}
+
+// Alternatives alone are closed one by one: an object has the keys of one of them.
+Formula Schema::expand_closed(uint32_t number, Type type) {
+  const std::vector<Source> schemas = closed_[number];
+  const Node node = schemas_[formulas_[schemas[0].schema].a];
+  for (std::string_view keyword : {"anyOf", "oneOf"}) {
+    const Value* alternatives = node.value->find(keyword);
+    bool is_alone = std::all_of(node.value->names.begin(), node.value->names.end(), [&](const std::string& name) {
+      return name == keyword || name == "type" || name == "discriminator" || is_annotation(name);
+    });
+    if (schemas.size() > 1 || alternatives == nullptr || !is_alone) continue;
+    InContext within(*this, node.context);
+    std::vector<Formula> any;
+    for (const Value& each : alternatives->items) {
+      Formula schema = child(each);
+      any.push_back(expand(both(schema, closed({{schema, true}})), type));
+    }
+    return any_of(any);
+  }
+  if (type == Type::kObject) return expand_closed_object(schemas);
+  return type == Type::kArray ? expand_closed_array(schemas) : kAlways;
+}
+
+Formula Schema::expand_closed_object(const std::vector<Source>& schemas) {
+  Evaluated found;
+  for (const Source& source : schemas) {
+    const Node node = schemas_[formulas_[source.schema].a];
+    InContext within(*this, node.context);
+    Formula condition = source.is_certain ? kAlways : expand(source.schema, Type::kObject);
+    collect_evaluated(*node.value, Type::kObject, condition, false, 0, found);
+  }
+  std::vector<uint32_t> names;
+  std::vector<Formula> sets, all;
+  std::vector<Source> unnamed;  // of keys in the sets
+  for (const EvaluatedKeys& each : found.keys) {
+    if (each.name != kNoName) {
+      names.push_back(each.name);
+    } else {
+      sets.push_back(each.keys);
+      unnamed.push_back({each.value, each.condition == kAlways});
+    }
+  }
+  engine::make_set(names);
+  for (uint32_t name : names) {
+    std::vector<Source> named;
+    for (const EvaluatedKeys& each : found.keys) {
+      bool applies = each.name == kNoName ? describes(each.keys, name) : each.name == name;
+      if (applies) named.push_back({each.value, each.condition == kAlways});
+    }
+    all.push_back(for_name(name, closed(std::move(named))));
+  }
+  if (unnamed.size() > 1) {  // some may not apply to a key
+    for (Source& source : unnamed) source.is_certain = false;
+  }
+  Formula keys = both(any_of(sets), no(keys_named(names)));
+  names_outside_[keys] = names;
+  all.push_back(for_keys(keys, closed(std::move(unnamed))));
+  if (found.names_keys) {
+    found.keys.insert(found.keys.end(), found.required.begin(), found.required.end());
+    all.push_back(for_other_keys(found.keys, kNever));
+  }
+  return all_of(all);
+}
+
+Formula Schema::expand_closed_array(const std::vector<Source>& schemas) {
+  Evaluated found;
+  for (const Source& source : schemas) {
+    const Node node = schemas_[formulas_[source.schema].a];
+    InContext within(*this, node.context);
+    Formula condition = source.is_certain ? kAlways : expand(source.schema, Type::kArray);
+    collect_evaluated(*node.value, Type::kArray, condition, false, 0, found);
+  }
+  uint32_t num_single = 0;  // items before the last bound
+  for (const EvaluatedItems& each : found.items) {
+    num_single = std::max(num_single, each.end == kNoEnd ? each.begin : each.end);
+  }
+  std::vector<Formula> all;
+  for (uint32_t i = 0; i <= num_single; ++i) {
+    std::vector<Source> sources;
+    for (const EvaluatedItems& each : found.items) {
+      if (each.begin <= i && i < each.end) sources.push_back({each.value, each.condition == kAlways});
+    }
+    all.push_back(for_items(i, i == num_single ? kNoEnd : i + 1, closed(std::move(sources))));
+  }
+  return all_of(all);
+}
+
+}  // namespace structout::json
