@@ -98,7 +98,7 @@ def _schema_generator() -> Any:
 
 
 def _closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a class, closed unless it speaks of other keys. A ``RootModel`` has
-    the schema of its root, which may be anything."""
-    is_silent = "properties" in schema and "unevaluatedProperties" not in schema
-    return {"additionalProperties": False} | schema if is_silent else schema
+    """The schema of a class, closed unless it speaks of other keys. That of a
+    ``RootModel`` is the schema of its root, which may be no object."""
+    speaks = "additionalProperties" in schema or "unevaluatedProperties" in schema
+    return schema if speaks or "properties" not in schema else {"additionalProperties": False} | schema

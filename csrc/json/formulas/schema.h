@@ -309,7 +309,8 @@ class Schema {
 
   // The child formula that closes the objects of values for which the schemas hold.
   Formula closed(std::vector<Source> schemas);
-  bool may_have_objects(const Value& schema, int depth) const;
+  // False if a schema says nothing about keys, not even inside of arrays and objects.
+  bool may_name_keys(const Value& schema);
   Formula expand_closed(uint32_t number, Type type);
   Formula expand_closed_object(const std::vector<Source>& schemas);
   Formula expand_closed_array(const std::vector<Source>& schemas);

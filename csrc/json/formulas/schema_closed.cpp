@@ -14,11 +14,16 @@
 
 namespace structout::json {
 
+namespace {
+
+constexpr size_t kMaxCells = 256;  // of keys that are in the same sets
+
+}  // namespace
+
 Formula Schema::closed(std::vector<Source> schemas) {
   if (!options_.closes_objects) return kAlways;
   auto is_idle = [this](const Source& source) {
-    return formulas_.op(source.schema) != Op::kSchema ||
-           !may_have_objects(*schemas_[formulas_[source.schema].a].value, kMaxReferences);
+    return formulas_.op(source.schema) != Op::kSchema || !may_name_keys(*schemas_[formulas_[source.schema].a].value);
   };
   schemas.erase(std::remove_if(schemas.begin(), schemas.end(), is_idle), schemas.end());
   if (schemas.empty()) return kAlways;
@@ -28,37 +33,31 @@ Formula Schema::closed(std::vector<Source> schemas) {
   return formulas_.atom(Op::kClosed, known->second);
 }
 
-bool Schema::may_have_objects(const Value& schema, int depth) const {
-  if (!schema.is_object()) return false;
-  if (depth == 0) return true;
-  const Value* reference = schema.find("$ref");
-  const Value* target =
-      reference != nullptr && reference->is_string() ? document_.referred(schema, reference->text) : nullptr;
-  if (target != nullptr && may_have_objects(*target, depth - 1)) return true;
-  for (std::string_view keyword : {"anyOf", "oneOf", "allOf"}) {
-    const Value* list = schema.find(keyword);
-    auto may_have = [&](const Value& each) { return may_have_objects(each, depth - 1); };
-    if (list != nullptr && std::any_of(list->items.begin(), list->items.end(), may_have)) return true;
+bool Schema::may_name_keys(const Value& schema) {
+  std::vector<const Value*> pending = {&schema};
+  std::unordered_set<const Value*> seen;
+  while (!pending.empty()) {
+    const Value& next = *pending.back();
+    pending.pop_back();
+    if (!next.is_object() || !seen.insert(&next).second) continue;
+    budget_.spend(1);
+    for (size_t i = 0; i < next.names.size(); ++i) {
+      const std::string& keyword = next.names[i];
+      const Value& value = next.items[i];
+      if (keyword == "$ref" && value.is_string()) {
+        if (const Value* target = document_.referred(next, value.text)) pending.push_back(target);
+      } else if (keyword == "allOf" || keyword == "anyOf" || keyword == "oneOf") {
+        for (const Value& each : value.items) pending.push_back(&each);
+      } else if (keyword == "required" || keyword == "dependentRequired" || keyword == "$dynamicRef" ||
+                 keyword == "$recursiveRef") {
+        return true;
+      } else if (keyword != "type" && !is_annotation(keyword) &&
+                 subschema_form(keyword, document_.draft(next)) != SubschemaForm::kNone) {
+        return true;
+      }
+    }
   }
-  static constexpr std::string_view kOthers[] = {
-      "properties",
-      "patternProperties",
-      "additionalProperties",
-      "unevaluatedProperties",
-      "items",
-      "prefixItems",
-      "additionalItems",
-      "unevaluatedItems",
-      "then",
-      "else",
-      "if",
-      "dependencies",
-      "dependentSchemas",
-      "$dynamicRef",
-      "$recursiveRef",
-  };
-  return std::any_of(std::begin(kOthers), std::end(kOthers),
-                     [&](std::string_view keyword) { return schema.find(keyword) != nullptr; });
+  return false;
 }
 
 // Alternatives alone are closed one by one: an object has the keys of one of them.
@@ -70,7 +69,7 @@ Formula Schema::expand_closed(uint32_t number, Type type) {
     bool is_alone = std::all_of(node.value->names.begin(), node.value->names.end(), [&](const std::string& name) {
       return name == keyword || name == "type" || name == "discriminator" || is_annotation(name);
     });
-    if (schemas.size() > 1 || alternatives == nullptr || !is_alone) continue;
+    if (schemas.size() > 1 || !schemas[0].is_certain || alternatives == nullptr || !is_alone) continue;
     InContext within(*this, node.context);
     std::vector<Formula> any;
     for (const Value& each : alternatives->items) {
@@ -92,17 +91,16 @@ Formula Schema::expand_closed_object(const std::vector<Source>& schemas) {
     collect_evaluated(*node.value, Type::kObject, condition, false, 0, found);
   }
   std::vector<uint32_t> names;
-  std::vector<Formula> sets, all;
-  std::vector<Source> unnamed;  // of keys in the sets
+  std::vector<EvaluatedKeys> sets;  // of other keys, whose values may be closed
   for (const EvaluatedKeys& each : found.keys) {
     if (each.name != kNoName) {
       names.push_back(each.name);
-    } else {
-      sets.push_back(each.keys);
-      unnamed.push_back({each.value, each.condition == kAlways});
+    } else if (closed({{each.value, true}}) != kAlways) {
+      sets.push_back(each);
     }
   }
   engine::make_set(names);
+  std::vector<Formula> all;
   for (uint32_t name : names) {
     std::vector<Source> named;
     for (const EvaluatedKeys& each : found.keys) {
@@ -111,12 +109,20 @@ Formula Schema::expand_closed_object(const std::vector<Source>& schemas) {
     }
     all.push_back(for_name(name, closed(std::move(named))));
   }
-  if (unnamed.size() > 1) {  // some may not apply to a key
-    for (Source& source : unnamed) source.is_certain = false;
-  }
-  Formula keys = both(any_of(sets), no(keys_named(names)));
-  names_outside_[keys] = names;
-  all.push_back(for_keys(keys, closed(std::move(unnamed))));
+  // Divides the other keys by the sets that they are in.
+  std::function<void(size_t, Formula, std::vector<Source>)> divide = [&](size_t next, Formula keys,
+                                                                         std::vector<Source> values) {
+    if (keys == kNever || !texts_.is_live(texts_.start(TextKind::kString, keys))) return;
+    if (next == sets.size()) {
+      names_outside_[keys] = names;
+      return all.push_back(for_keys(keys, closed(std::move(values))));
+    }
+    if (all.size() > names.size() + kMaxCells) throw engine::LimitError("schema_key_sets", kMaxCells + 1, kMaxCells);
+    divide(next + 1, both(keys, no(sets[next].keys)), values);
+    values.push_back({sets[next].value, sets[next].condition == kAlways});
+    divide(next + 1, both(keys, sets[next].keys), std::move(values));
+  };
+  divide(0, no(keys_named(names)), {});
   if (found.names_keys) {
     found.keys.insert(found.keys.end(), found.required.begin(), found.required.end());
     all.push_back(for_other_keys(found.keys, kNever));

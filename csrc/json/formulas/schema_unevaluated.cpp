@@ -71,6 +71,7 @@ void Schema::collect_evaluated(const Value& schema, Type type, Formula condition
   if (depth > kMaxReferences) {
     throw engine::LimitError("schema_references", uint64_t(depth), kMaxReferences);
   }
+  budget_.spend(1);
   auto collect = [&](const Value& part, Formula also) {
     collect_evaluated(part, type, both(condition, also), false, depth + 1, found);
   };
