@@ -120,7 +120,10 @@ std::vector<Formula> Schema::child_formulas() {
   std::vector<Formula> formulas;
   for (uint32_t i = 0; i < schemas_.size(); ++i) formulas.push_back(formulas_.atom(Op::kSchema, i));
   for (uint32_t i = 0; i < closed_.size(); ++i) {
-    formulas.push_back(both(closed_[i][0].schema, formulas_.atom(Op::kClosed, i)));
+    const Source& first = closed_[i][0];
+    if (closed_[i].size() == 1 && first.is_certain) {
+      formulas.push_back(both(first.schema, formulas_.atom(Op::kClosed, i)));
+    }
   }
   return formulas;
 }

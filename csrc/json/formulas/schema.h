@@ -87,7 +87,7 @@ class Schema {
     return all.empty() ? std::nullopt : std::optional(all[0]);
   }
 
-  // The child formulas of all schemas that were reached so far.
+  // The child formulas of all schemas that were reached so far, as written and closed.
   std::vector<Formula> child_formulas();
 
   // Translates a child formula for one type: the result is a formula over the atoms on such
