@@ -25,7 +25,8 @@ void Schema::collect_own_keys(const Value& schema, Formula condition, bool is_to
       found.keys.push_back({condition, kNoName, keys, child(patterns->items[i])});
     }
   }
-  if (const Value* additional = schema.find("additionalProperties")) {
+  const Value* additional = schema.find("additionalProperties");
+  if (additional != nullptr && child(*additional) != kNever) {  // else there are no such keys under the condition
     found.keys.push_back({condition, kNoName, other_keys(schema), child(*additional)});
   }
   const Value* rest = is_top ? nullptr : document_.find(schema, "unevaluatedProperties");

@@ -118,6 +118,13 @@ def test_a_closed_object_is_the_one_without_additional_properties():
     assert closed.closed.num_states == CompiledSchema(json.dumps(written), BYTES).closed.num_states
 
 
+def test_many_alternatives_beside_keys_may_be_closed_by_themselves():
+    branches = [{"properties": {f"a{i}": {}}, "required": [f"a{i}"], "additionalProperties": False} for i in range(9)]
+    index = CLOSED.compile({"anyOf": branches, "properties": {f"a{i}": {} for i in range(9)}})
+    assert index.matches(b'{"a8": 1}')
+    assert not index.matches(b'{"a8": 1, "b": 1}')
+
+
 def test_many_alternatives_are_ready_in_time():
     def alternative(number):
         names = {f"{name}{number}": {"type": "string"} for name in "abc"}
