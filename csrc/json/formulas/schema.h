@@ -339,8 +339,8 @@ class Schema {
   std::unordered_map<uint64_t, Formula> expanded_;
   std::vector<std::pair<Formula, Type>> being_expanded_;
   bool has_two_readings_ = false;
-  std::vector<Formula> unique_items_;  // child formulas of items that must differ
-  std::vector<std::vector<Source>> closed_;
+  std::vector<Formula> unique_items_;        // child formulas of items that must differ
+  std::vector<std::vector<Source>> closed_;  // the lists of Op::kClosed
   std::map<std::vector<Source>, uint32_t> closed_numbers_;
   std::vector<Name> names_;
   std::unordered_map<std::string, uint32_t> name_numbers_;

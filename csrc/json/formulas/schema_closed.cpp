@@ -1,12 +1,10 @@
-// SchemaOptions::closes_objects: an object has the keys that a schema which holds for it
-// names, and no others. It is open where all these schemas name no keys, or one speaks of
-// all other keys.
+// SchemaOptions::closes_objects: an object has only keys that some schema names which holds
+// for it. It stays open where its schemas name no keys, and where one speaks of all others.
 //
-// That is what unevaluatedProperties: false would do beside each schema, except that
-// schemas close the same object together: those of allOf, of the branches that hold, and
-// also those that come to it by way of several schemas of the object around it. So the
-// values stay those that satisfy the document, and schemas that complete one another do not
-// forbid each other's keys.
+// So would unevaluatedProperties: false close it. But here all schemas of an object close it
+// together, also those that several schemas of the object around it have for one key. So
+// schemas that complete one another do not forbid each other's keys. Schemas are read as
+// written, and Op::kClosed stands beside them: a closed text is valid in any case.
 #include <algorithm>
 
 #include "base/sorted_set.h"
