@@ -101,8 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         help="accept a constraint that no grammar engine enforces in full, and print what is not enforced; texts are "
         "still checked against all of it",
     )
-    _add_key_order(generate)
-    _add_formats(generate)
+    _add_json_options(generate)
     generate.add_argument("--compact", action="store_true", help="print a single JSON text on one line")
     model = generate.add_argument_group("model")
     model.add_argument(
@@ -249,29 +248,31 @@ def _add_tools(command: argparse.ArgumentParser, constraint: argparse._MutuallyE
     )
 
 
-def _add_key_order(command: argparse.ArgumentParser) -> None:
+def _add_json_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--key-order",
         choices=("any", "declared"),
         default="declared",
         help="the order of keys in JSON: as the schema declares them (default), or any",
     )
-
-
-def _add_form(command: argparse.ArgumentParser) -> None:
-    """Add the options of how JSON is written and read."""
-    _add_key_order(command)
-    _add_formats(command)
-    command.add_argument("--compact", action="store_true", help="JSON has one space after , and : and no other")
-
-
-def _add_formats(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--additional-properties",
+        choices=("schema", "closed"),
+        default="schema",
+        help="the keys of objects: all that the schema allows (default), or only those that it names",
+    )
     command.add_argument(
         "--formats",
         choices=("annotate", "strict"),
         default="annotate",
         help="what becomes of a format that the engine does not enforce: it is listed (default), or refused",
     )
+
+
+def _add_form(command: argparse.ArgumentParser) -> None:
+    """Add the options of how JSON is written and read."""
+    _add_json_options(command)
+    command.add_argument("--compact", action="store_true", help="JSON has one space after , and : and no other")
 
 
 def _add_schemas(command: argparse.ArgumentParser) -> None:

@@ -10,10 +10,11 @@ and a constraint for each request.
         messages=[{"role": "user", "content": "One pear, please."}])
 
 It serves ``/v1/chat/completions`` and ``/v1/completions``: ``response_format`` with
-``json_schema`` or ``json_object``; ``tools`` with ``tool_choice``; ``stream``; and, as
-in vLLM, ``structured_outputs`` with json, regex, choice, grammar or structural_tag. A
-constraint compiles while other requests are being decoded. What is not supported is
-answered with status 400, and not ignored.
+``json_schema`` (with ``strict``, objects have only keys that it names) or
+``json_object``; ``tools`` with ``tool_choice``; ``stream``; and, as in vLLM,
+``structured_outputs`` with json, regex, choice, grammar or structural_tag. A constraint
+compiles while other requests are being decoded. What is not supported is answered with
+status 400, and not ignored.
 """
 
 import argparse
@@ -81,8 +82,9 @@ class Asked(BaseModel, extra="forbid"):
                 return None
             case {"type": "json_object"}:
                 return StructuredOutputsParams(json_object=True)
-            case {"type": "json_schema", "json_schema": {"schema": schema}}:
-                return StructuredOutputsParams(json=schema)
+            case {"type": "json_schema", "json_schema": {"schema": schema, **others}}:
+                closes = "closed" if others.get("strict") else "schema"
+                return StructuredOutputsParams(json=schema, additional_properties=closes)
         raise GrammarError(f"response_format is not supported: {json.dumps(self.response_format)}")
 
 

@@ -130,6 +130,7 @@ def _fields(found: TextCheck, tokenizer_name: str, page: str | None) -> Iterator
     for i, cause in enumerate(found.causes):
         place = f"{cause.place}: " if cause.place else ""
         message = cause.message.replace('key_order="any"', "--key-order any")
+        message = message.replace('additional_properties="closed"', "--additional-properties closed")
         message = message.replace("any_whitespace=False", "--compact")
         yield "" if i else "because", f"{place}{message}"
     if found.path:

@@ -4,6 +4,7 @@ import argparse
 import os
 import secrets
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,7 @@ import torch
 from structout.cli.loading import load_model
 from structout.cli.progress import LiveText, Progress, indent_json, interruption, passes_summary, say, summary
 from structout.cli.user_errors import UserError, first_line
-from structout.cli.validate import independent_check, read_constraint, replay_check, warnings_of
-from structout.constraints.config import StructuredOutputsConfig
+from structout.cli.validate import independent_check, read_constraint, read_form, replay_check, warnings_of
 from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError, GrammarTimeoutError
 from structout.integrations.transformers.constrained_sampler import DeadEndError
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     is_indented = params.json is not None and arguments.n == 1 and not arguments.compact
     try:
         width = model.get_output_embeddings().weight.shape[0]
-        config = StructuredOutputsConfig(any_whitespace=False, key_order=arguments.key_order, formats=arguments.formats)
+        config = replace(read_form(arguments), any_whitespace=False)
         manager = StructuredOutputManager(tokenizer, width, config)
     except ValueError as error:
         raise UserError(f"cannot use {name}: {error}") from error

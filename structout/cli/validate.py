@@ -117,9 +117,12 @@ def replay_check(params: StructuredOutputsParams, manager: StructuredOutputManag
 
 
 def read_form(arguments: argparse.Namespace) -> StructuredOutputsConfig:
-    """The settings of whitespace, key order and formats that the arguments choose."""
+    """The settings of whitespace, keys and formats that the arguments choose."""
     return StructuredOutputsConfig(
-        any_whitespace=not arguments.compact, key_order=arguments.key_order, formats=arguments.formats
+        any_whitespace=not arguments.compact,
+        key_order=arguments.key_order,
+        formats=arguments.formats,
+        additional_properties=arguments.additional_properties,
     )
 
 

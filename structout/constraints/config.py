@@ -8,8 +8,12 @@ from structout.constraints.limits import Limits
 # The most spaces or tabs after a line feed with max_whitespace="indent". The native
 # engine has them in csrc/json/automaton/whitespace.cpp.
 MAX_INDENTATION, MAX_TABS = 32, 8
-KEY_ORDERS = ("declared", "any")
-FORMAT_RULES = ("annotate", "strict")
+# The choices of options that a request may have, too.
+CHOICES = {
+    "key_order": ("declared", "any"),
+    "formats": ("annotate", "strict"),
+    "additional_properties": ("schema", "closed"),
+}
 
 
 _NUM_PROCESSORS = os.cpu_count() or 1
@@ -68,6 +72,11 @@ class StructuredOutputsConfig:
             enforce, such as one that no draft defines. "annotate": it constrains
             nothing, and ``manager.annotations`` lists it. "strict": the request is
             refused unless it is ``lenient``.
+        additional_properties: the keys of objects, in JSON that the native engine
+            serves, for requests that choose nothing. "schema": an object may have any
+            key that its schema does not forbid. "closed": it has only keys that its
+            schema names, see docs/json_schema.md. Python types are closed in any case,
+            unless they allow other keys.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -86,6 +95,7 @@ class StructuredOutputsConfig:
     max_whitespace: int | str | None = "indent"
     key_order: str = "declared"
     formats: str = "annotate"
+    additional_properties: str = "schema"
 
     def __post_init__(self) -> None:
         minimums = {
@@ -104,10 +114,9 @@ class StructuredOutputsConfig:
         for name in ("compile_timeout", "failure_ttl", "slow_token_seconds"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be more than 0 seconds, got {getattr(self, name)!r}")
-        if self.key_order not in KEY_ORDERS:
-            raise ValueError(f'key_order must be "declared" or "any", got {self.key_order!r}')
-        if self.formats not in FORMAT_RULES:
-            raise ValueError(f'formats must be "annotate" or "strict", got {self.formats!r}')
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f'{name} must be "{choices[0]}" or "{choices[1]}", got {getattr(self, name)!r}')
         spaces = self.max_whitespace
         is_number = isinstance(spaces, int) and not isinstance(spaces, bool) and spaces >= 1
         if spaces not in (None, "indent") and not is_number:

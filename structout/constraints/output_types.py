@@ -19,8 +19,8 @@ def is_output_type(given: object) -> bool:
 def schema_of(output_type: Any) -> object:
     """The JSON Schema of a type.
 
-    The objects of dataclasses and typed dictionaries have no other keys than their
-    fields. Pydantic's own models have if they forbid them (``extra="forbid"``).
+    The objects of classes have no other keys than their fields, unless the class allows
+    them (``extra="allow"``).
 
     Args:
         output_type: a Pydantic model class, a dataclass, a TypedDict, an Enum,
@@ -33,7 +33,7 @@ def schema_of(output_type: Any) -> object:
     describe = getattr(output_type, "model_json_schema", None)
     try:
         if describe is not None:
-            return describe()
+            return describe(schema_generator=_schema_generator())
         return _adapter(output_type).json_schema(schema_generator=_schema_generator())
     except GrammarError:
         raise
@@ -82,13 +82,23 @@ def _schema_generator() -> Any:
     from pydantic.json_schema import GenerateJsonSchema
 
     class ClosedClasses(GenerateJsonSchema):
-        """Dataclasses and typed dictionaries cannot hold other keys than their
-        fields."""
+        """Pydantic drops other keys than the fields of a class, so no text needs
+        them."""
+
+        def model_schema(self, schema: Any) -> dict[str, Any]:
+            return _closed(super().model_schema(schema))
 
         def dataclass_schema(self, schema: Any) -> dict[str, Any]:
-            return {"additionalProperties": False} | super().dataclass_schema(schema)
+            return _closed(super().dataclass_schema(schema))
 
         def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
-            return {"additionalProperties": False} | super().typed_dict_schema(schema)
+            return _closed(super().typed_dict_schema(schema))
 
     return ClosedClasses
+
+
+def _closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a class, closed unless it speaks of other keys. That of a
+    ``RootModel`` is the schema of its root, which may be no object."""
+    speaks = "additionalProperties" in schema or "unevaluatedProperties" in schema
+    return schema if speaks or "properties" not in schema else {"additionalProperties": False} | schema

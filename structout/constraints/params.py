@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 from structout.constraints import exact_json
-from structout.constraints.config import FORMAT_RULES, KEY_ORDERS, StructuredOutputsConfig
+from structout.constraints.config import CHOICES, StructuredOutputsConfig
 from structout.constraints.limits import Limits, check_limits, check_size
 from structout.constraints.output_types import is_output_type, options_of, read_json, schema_of
 from structout.constraints.schema_walks import Nodes, has_nul, subschemas
@@ -62,6 +62,8 @@ class Constraint:
         key_order: of JSON objects. None leaves it to the manager's config.
         formats: what happens to a format that is not enforced. None leaves it to the
             manager's config.
+        additional_properties: the keys of JSON objects. None leaves it to the manager's
+            config.
         value: ``spec`` parsed, for the kinds whose spec is JSON. Not part of the key.
             By default it is parsed from ``spec``.
     """
@@ -74,6 +76,7 @@ class Constraint:
     schemas: tuple[tuple[str, str], ...] = ()
     key_order: str | None = None
     formats: str | None = None
+    additional_properties: str | None = None
     value: Any = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -136,6 +139,9 @@ class StructuredOutputsParams:
         formats: what happens to a ``format`` that the engine of the request does not
             enforce, "annotate" or "strict", see the same. Applies to json, tags and
             tools. Default: that of the manager's config.
+        additional_properties: the keys of JSON objects, "schema" or "closed", see the
+            same. Applies to json, to ``%json`` in grammars, tags and tools. Default:
+            that of the manager's config.
         fit: whether a limit on the tokens of the request is part of the constraint: its
             text then ends within it, and its values share what is left; see
             docs/texts_that_end.md. With "exact" only what cannot end in time is
@@ -163,6 +169,7 @@ class StructuredOutputsParams:
     schemas: Mapping[str, Any] | None = None
     key_order: str | None = None
     formats: str | None = None
+    additional_properties: str | None = None
     fit: Literal["on", "exact", "off"] = "on"
     tools: Sequence[Any] | None = None
     tool_choice: str = "auto"
@@ -193,7 +200,7 @@ class StructuredOutputsParams:
         kind = StructuredOutputOptions(given[0])
         if self.whitespace_pattern is not None and kind is not StructuredOutputOptions.JSON:
             raise GrammarError(f"whitespace_pattern applies to json only, got a {kind.value} constraint")
-        for name, choices in (("key_order", KEY_ORDERS), ("formats", FORMAT_RULES)):
+        for name, choices in CHOICES.items():
             chosen = getattr(self, name)
             if chosen not in (None, *choices):
                 raise GrammarError(f'{name} must be "{choices[0]}" or "{choices[1]}", got {chosen!r}')
@@ -202,9 +209,10 @@ class StructuredOutputsParams:
         has_schemas = kind in (StructuredOutputOptions.JSON, StructuredOutputOptions.STRUCTURAL_TAG)
         if self.formats is not None and not has_schemas:
             raise GrammarError(f"formats apply to json, tags and tools only, got a {kind.value} constraint")
-        if self.key_order is not None and not has_schemas and kind is not StructuredOutputOptions.GRAMMAR:
-            message = f"key_order applies to json, grammars, tags and tools only, got a {kind.value} constraint"
-            raise GrammarError(message)
+        for name in ("key_order", "additional_properties"):
+            if getattr(self, name) is not None and not has_schemas and kind is not StructuredOutputOptions.GRAMMAR:
+                message = f"{name} applies to json, grammars, tags and tools only, got a {kind.value} constraint"
+                raise GrammarError(message)
         limits = (config or _DEFAULT_CONFIG).limits
         value, text = _read(kind, getattr(self, kind.value), limits)
         if self.schemas and kind is not StructuredOutputOptions.JSON:
@@ -219,6 +227,7 @@ class StructuredOutputsParams:
             schemas,
             self.key_order,
             self.formats,
+            self.additional_properties,
             value,
         )
 

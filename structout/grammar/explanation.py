@@ -250,7 +250,9 @@ def _with_costs(
         visited = Size(grammar.index.num_states, grammar.index.num_masks, grammar.index.memory_bytes)
         index = grammar.index.closed
         if index is None and is_schema:
-            memory, recursion = memory_places(constraint.nodes), recursive_references(constraint.nodes)
+            is_closed = grammar.index.form.additional_properties == "closed"
+            memory = memory_places(constraint.nodes, is_closed=is_closed)
+            recursion = recursive_references(constraint.nodes)
             served = replace(served, memory_places=tuple(memory), recursive_references=tuple(recursion))
     elif isinstance(grammar, ContextFreeGrammar):
         visited = Size(grammar.index.num_states, grammar.index.num_masks, grammar.index.memory_bytes)

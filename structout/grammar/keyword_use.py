@@ -83,20 +83,25 @@ def _strings(node: Node, keyword: str) -> Iterator[str]:
     yield from (name for name in value if isinstance(name, str)) if isinstance(value, dict | list) else ()
 
 
-def memory_places(nodes: Nodes) -> list[str]:
+def memory_places(nodes: Nodes, *, is_closed: bool = False) -> list[str]:
     """JSON pointers to the parts that may have to remember earlier parts of a text.
 
     These are objects with keys that the schema does not name, none of which may come
     twice, and arrays with ``uniqueItems``. A finite automaton has no such memory.
+
+    Args:
+        nodes: the object schemas of the schema.
+        is_closed: whether objects have only keys that the schema names.
     """
     closes_elsewhere = any(node.get("unevaluatedProperties") is False for _, node in nodes)
     places = []
     for pointer, node in nodes:
         if node.get("uniqueItems") is True:
             places.append(f"#{pointer}/uniqueItems")
-        is_object = "properties" in node or "patternProperties" in node or node.get("type") == "object"
-        is_closed = node.get("additionalProperties") is False and "patternProperties" not in node
-        if is_object and not is_closed and not closes_elsewhere:
+        names_keys = "properties" in node or "patternProperties" in node
+        is_object = names_keys or node.get("type") == "object"
+        allows_others = node.get("additionalProperties", not (is_closed and names_keys)) is not False
+        if is_object and (allows_others or "patternProperties" in node) and not closes_elsewhere:
             places.append(f"#{pointer}")
     return places
 

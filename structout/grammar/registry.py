@@ -179,7 +179,7 @@ class BackendSet:
     def _file_key(self, name: str, constraint: Constraint) -> bytes:
         """A hash of all that a compiled constraint depends on."""
         options = constraint.whitespace_pattern, constraint.lenient, constraint.key_order, constraint.schemas
-        parts = name, constraint.kind, constraint.spec, *options
+        parts = name, constraint.kind, constraint.spec, *options, constraint.additional_properties
         return hashlib.sha256(self._file_context.get() + repr(parts).encode()).digest()
 
     def _check_formats(self, name: str, constraint: Constraint, unread_formats: Sequence[str]) -> None:
@@ -271,7 +271,7 @@ def _canonical_tokenizer(tokenizer: Any, vocabulary: Vocabulary) -> CanonicalTok
 
 def _file_context(vocabulary: Vocabulary, config: StructuredOutputsConfig) -> bytes:
     """A hash of what is the same for all compiled constraints of a manager."""
-    options = config.any_whitespace, config.max_whitespace, config.key_order
+    options = config.any_whitespace, config.max_whitespace, config.key_order, config.additional_properties
     return hashlib.sha256(repr((__version__, vocabulary, options)).encode()).digest()
 
 

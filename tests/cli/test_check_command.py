@@ -50,6 +50,11 @@ def test_check_names_the_options_of_the_command_that_refuse_a_text(capsys):
     causes = "because       whitespace: --compact allows one space"
     assert causes in run(capsys, COLORS, '[\n  "red"\n]', "--compact")
     assert "--key-order any" in " ".join(run(capsys, ORDER, '{"status": "paid"}').split())
+    schema = '{"properties": {"a": {}}}'
+    assert "--additional-properties closed allows no" in run(
+        capsys, schema, '{"b": 1}', "--additional-properties", "closed"
+    )
+    run(capsys, schema, '{"b": 1}', status=0)
 
 
 def test_check_of_a_complete_text_has_status_0(capsys):

@@ -51,6 +51,13 @@ def test_explain_with_a_schema_prints_a_title_and_aligned_fields(capsys):
     jsonschema.validate(json.loads(fields["example"]), json.loads(ORDER.read_text()))
 
 
+def test_explain_with_closed_objects_needs_no_memory_for_their_keys(capsys):
+    schema = '{"properties": {"next": {"$ref": "#"}}}'
+    reason = "may have to remember keys or items"
+    assert reason in fields_of(run(capsys, schema))["automaton"]
+    assert reason not in fields_of(run(capsys, schema, "--additional-properties", "closed"))["automaton"]
+
+
 def test_explain_with_key_order_any_says_that_declared_needs_fewer_states(capsys):
     assert (
         "--key-order declared needs fewer states"

@@ -13,6 +13,8 @@ import pytest
 from typing_extensions import TypedDict  # Pydantic wants it before Python 3.12
 
 from structout import GrammarError, StructuredOutputOptions, StructuredOutputsParams
+from structout.constraints.schema_walks import parts
+from structout.constraints.tools.definitions import read_tools
 from support import fresh_process
 
 
@@ -89,15 +91,104 @@ def test_types_have_a_schema_that_their_values_satisfy_and_are_read_back(output_
         params.parse(other)
 
 
-def test_dataclasses_and_typed_dictionaries_have_no_other_keys():
-    """Also those inside of other types. Pydantic's models say it themselves."""
-    for output_type in (Point, Named, list[Point], dict[str, Line]):
-        schema = StructuredOutputsParams(json=output_type).constraint().value
-        objects = [part for part in (schema, *schema.get("$defs", {}).values()) if "properties" in part]
-        assert objects
-        assert all(part["additionalProperties"] is False for part in objects)
-    city = StructuredOutputsParams(json=City).constraint().value
-    assert "additionalProperties" not in city
+class Forbidding(pydantic.BaseModel, extra="forbid"):
+    name: str
+
+
+class Silent(pydantic.BaseModel):
+    name: str
+
+
+class Heir(Silent):
+    inner: list[Silent] = []
+    next: "Heir | None" = None
+    either: Forbidding | Point | Annotated[Silent | Named, pydantic.Field(description="a union")] | None = None
+
+
+class Kind(pydantic.BaseModel):
+    kind: Literal["kind"] = "kind"
+    city: City
+
+
+class Other(pydantic.BaseModel):
+    kind: Literal["other"]
+
+
+class Root(pydantic.RootModel[Annotated[Kind | Other, pydantic.Field(discriminator="kind")]]):
+    pass
+
+
+class Empty(pydantic.BaseModel):
+    pass
+
+
+def function(city: City, names: list[Silent]) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    "output_type",
+    [
+        *(Point, Named, list[Point], dict[str, Line], Forbidding, Silent, City, Heir, Kind | Other, Root, Empty),
+        pydantic.RootModel[list[Kind]],
+    ],
+)
+def test_classes_have_no_other_keys(output_type):
+    """Also those inside of other types."""
+    schema = StructuredOutputsParams(json=output_type).constraint().value
+    assert open_objects(schema) == []
+    places = [part for part in parts(schema) if isinstance(part, dict) and part.get("additionalProperties") is False]
+    assert all("properties" in place for place in places)
+    assert places
+
+
+def test_parameters_of_functions_have_no_other_keys():
+    (tool,) = read_tools([function])
+    assert open_objects(tool.parameters) == []
+
+
+def open_objects(schema):
+    """The objects of a schema that may have keys which it does not name."""
+    found = [part for part in parts(schema) if isinstance(part, dict) and isinstance(part.get("properties"), dict)]
+    return [part for part in found if part.get("additionalProperties") is not False]
+
+
+class Allowing(pydantic.BaseModel, extra="allow"):
+    name: str
+    inner: Silent
+
+
+class Typed(pydantic.BaseModel, extra="allow"):
+    __pydantic_extra__: dict[str, int]
+
+
+@pydantic.with_config(pydantic.ConfigDict(extra="allow"))
+class AllowingDict(TypedDict):
+    name: str
+
+
+@pydantic.dataclasses.dataclass(config=pydantic.ConfigDict(extra="allow"))
+class AllowingPoint:
+    x: int
+
+
+class OwnSchema(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(json_schema_extra={"additionalProperties": {"type": "integer"}})
+    name: str
+
+
+@pytest.mark.parametrize(
+    ("output_type", "others"),
+    [
+        *((Allowing, True), (Typed, {"type": "integer"}), (AllowingDict, True), (AllowingPoint, True)),
+        *((OwnSchema, {"type": "integer"}), (dict[str, Silent], {"$ref": "#/$defs/Silent"})),
+        (pydantic.RootModel[dict[str, int]], {"type": "integer"}),
+    ],
+)
+def test_classes_that_allow_other_keys_have_them(output_type, others):
+    schema = StructuredOutputsParams(json=output_type).constraint().value
+    assert schema["additionalProperties"] == others
+    assert open_objects(schema.get("$defs", {})) == []
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ class Indescribable(pydantic.BaseModel):
         ({"json": True}, "JSON", "true"),
         ({"json": {"$ref": "#/$defs/A"}}, "JSON", '{"$ref": "#/$defs/A"}'),
         ({"json": {"const": r"\u0000"}}, "JSON", r'{"const": "\\u0000"}'),
-        ({"json": City}, "JSON", json.dumps(City.model_json_schema())),
+        ({"json": City}, "JSON", json.dumps({"additionalProperties": False} | City.model_json_schema())),
         ({"regex": "a+"}, "REGEX", "a+"),
         ({"choice": ["yes", "nö"]}, "CHOICE", '["yes", "nö"]'),
         ({"choice": (r"\u0000",)}, "CHOICE", r'["\\u0000"]'),

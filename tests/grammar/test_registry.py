@@ -447,3 +447,58 @@ def test_unknown_rule_for_formats_and_one_that_does_not_apply_are_refused():
         constraint(json=True, formats="ignore")
     with pytest.raises(GrammarError, match="formats apply to json, tags and tools only, got a regex constraint"):
         constraint(regex="a", formats="strict")
+
+
+QWEN_CALL = {
+    "type": "tag",
+    "begin": "<a>",
+    "content": {"type": "json_schema", "json_schema": {"type": "object", "properties": {}}, "style": "qwen_xml"},
+    "end": "</a>",
+}
+EXCLUDING = {"type": "json_schema", "json_schema": AB, "excludes": ["</a>"]}
+OBJECTS = [
+    ({"json": AB}, '{"a": 1, "b": 1}', '{"c": 1}'),
+    ({"structural_tag": TAG}, '<a>{"a": 1, "b": 1}</a>', '<a>{"c": 1}</a>'),
+    ({"structural_tag": {"format": EXCLUDING}}, '{"a": 1}', '{"c": 1}'),
+    ({"structural_tag": {"format": QWEN_CALL}}, "<a></a>", "<a><parameter=c>1</parameter></a>"),
+    ({"grammar": f"start: %json {json.dumps(AB)}"}, '{"a": 1, "b": 1}', '{"c": 1}'),
+    (
+        {"tools": [{"name": "f", "parameters": AB}], "tool_choice": "f"},
+        '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>',
+        '<tool_call>\n{"name": "f", "arguments": {"c": 1}}\n</tool_call>',
+    ),
+]
+
+
+@pytest.mark.parametrize(("params", "text", "open_only"), OBJECTS)
+def test_additional_properties_are_those_of_the_request_or_else_of_the_config(params, text, open_only):
+    for of_config, of_request, is_closed in [
+        ("schema", "closed", True),
+        ("closed", "schema", False),
+        ("closed", None, True),
+        ("schema", None, False),
+    ]:
+        backends = BackendSet(VOCABULARY, StructuredOutputsConfig(additional_properties=of_config))
+        compiled = backends.compile(constraint(**params, additional_properties=of_request))
+        assert takes(compiled, text)
+        assert takes(compiled, open_only) is not is_closed
+
+
+def test_additional_properties_are_checked():
+    with pytest.raises(GrammarError, match='additional_properties must be "schema" or "closed", got \'open\''):
+        constraint(json=True, additional_properties="open")
+    with pytest.raises(GrammarError, match="additional_properties applies to json, grammars, tags and tools only"):
+        constraint(regex="a", additional_properties="closed")
+    with pytest.raises(ValueError, match='additional_properties must be "schema" or "closed", got None'):
+        StructuredOutputsConfig(additional_properties=None)
+
+
+def test_additional_properties_are_part_of_what_caches_know_a_constraint_by(tmp_path):
+    config = StructuredOutputsConfig(cache_dir=str(tmp_path))
+    grammar = f"start: %json {json.dumps(AB)}"
+    for additional_properties in ("schema", "closed"):
+        asked = constraint(grammar=grammar, additional_properties=additional_properties)
+        compiled = BackendSet(VOCABULARY, config).compile(asked)
+        assert takes(compiled, '{"c": 1}') is (additional_properties == "schema")
+    two_keys = {"type": "object", "properties": {"a": {"type": "null"}}, "minProperties": 2}
+    assert check_params(StructuredOutputsParams(json=two_keys, additional_properties="closed")) == ()

@@ -120,6 +120,8 @@ def test_server_answers_with_a_text_of_the_constraint(server):
     text, reason = complete(port, prompt="order: ", **schema)
     jsonschema.validate(json.loads(text), SCHEMA)
     assert reason == "stop"
+    schema["response_format"]["json_schema"] |= {"strict": True, "schema": {"type": "object", "properties": {}}}
+    assert json.loads(complete(port, prompt="order: ", **schema)[0]) == {}
     constraint = {"regex": "[a-z]{60}", "fit": "off"}
     text, reason = complete(port, prompt="order: ", structured_outputs=constraint, max_tokens=5)
     assert re.fullmatch("[a-z]{1,60}", text)

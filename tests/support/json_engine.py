@@ -25,6 +25,7 @@ class JsonEngine:
         declared: whether named keys keep the order of their declaration.
         may_negate_hosts: whether ``hostname`` is taken by its shape, as the engine does
             for schemas in which it is negated.
+        closes_objects: whether objects have only keys that their schemas name.
 
     Attributes:
         trie: the vocabulary of the core.
@@ -37,12 +38,14 @@ class JsonEngine:
         *,
         declared: bool = False,
         may_negate_hosts: bool = True,
+        closes_objects: bool = False,
     ):
         self.token_bytes = list(token_bytes)
         self.stop = len(self.token_bytes) - 1 if stop is None else stop
         self.trie = core().VocabularyTrie(self.token_bytes)
         self._options = core().SchemaOptions()
         self._options.formats = native_formats(may_be_negated=may_negate_hosts)
+        self._options.closes_objects = closes_objects
         self._form = core().TextForm()
         self._form.set_whitespace(core().WhitespaceRule.ANY, None)
         self._form.declared_key_order = declared

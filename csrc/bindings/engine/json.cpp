@@ -47,7 +47,8 @@ void define_json(py::module_& module) {
       .def_property("formats", nullptr,
                     [](json::SchemaOptions& self, std::shared_ptr<json::Formats> formats) { self.formats = formats; })
       .def_readwrite("refused_formats", &json::SchemaOptions::refused_formats)
-      .def_readwrite("documents", &json::SchemaOptions::documents);
+      .def_readwrite("documents", &json::SchemaOptions::documents)
+      .def_readwrite("closes_objects", &json::SchemaOptions::closes_objects);
 
   py::enum_<json::WhitespaceRule>(module, "WhitespaceRule")
       .value("INDENTED", json::WhitespaceRule::kIndented)

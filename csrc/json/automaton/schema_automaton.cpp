@@ -46,7 +46,11 @@ State SchemaAutomaton::start() {
     uint32_t array = lists_.number_of({schema_.expand(schema, Type::kArray)});
     if (!arrays_.are_items_unique(array)) continue;
     try {
-      if (!counts_.has_enough_items(array)) impossible_arrays_.push_back(schema_.pointer_of(schema));
+      if (counts_.has_enough_items(array)) continue;
+      if (schema_.formulas().op(schema) == Op::kAnd) {
+        throw SchemaError(ErrorKind::kImpossible, "an array needs more items than there are closed values", "");
+      }
+      impossible_arrays_.push_back(schema_.pointer_of(schema));
     } catch (SchemaError& error) {
       if (error.pointer.empty()) error.pointer = schema_.pointer_of(schema) + "/uniqueItems";
       throw;

@@ -21,11 +21,12 @@ enum class Op : uint8_t {
   kAnd,  // a, b: the index of its first operand, and the number of operands
   kOr,
   kOne,  // exactly one of the operands holds
-  // Atoms on any value. A child is a formula over the atoms kSchema, kConstant, kListed
-  // and kCanonicalNumber.
+  // Atoms on any value. A child is a formula over the atoms kSchema, kConstant, kListed,
+  // kClosed and kCanonicalNumber.
   kSchema,           // a: a node of the document
   kConstant,         // a: a value of the document
   kListed,           // a: a set of constants, b: kAllListed, or a bit: only those whose index in the set has it
+  kClosed,           // a: a list of schemas; objects have the keys that these name, and no others
   kCanonicalNumber,  // numbers have one spelling
   // On objects and arrays.
   kAmong,  // a: a set of constants that agree with all keys or items read so far, b: the number of these

@@ -50,6 +50,7 @@ void Schema::refuse(const Value& schema, std::string_view keyword, const std::st
 // make a difference, a text must be valid in both readings.
 Formula Schema::root() {
   Formula root = child(document_.root());
+  root = both(root, closed({{root, true}}));
   if (!document_.may_differ_in_dependencies()) return root;
   InContext without(*this, {0, true, FormatReading::kBoth});
   return both(root, child(document_.root()));
@@ -79,6 +80,9 @@ Formula Schema::expand(Formula child, Type type) {
       break;
     case Op::kListed:
       expanded = expand_listed(node.a, node.b, type);
+      break;
+    case Op::kClosed:
+      expanded = expand_closed(node.a, type);
       break;
     case Op::kCanonicalNumber:
       if (type == Type::kNumber) expanded = canonical_number();
@@ -115,6 +119,12 @@ Formula Schema::expand(Formula child, Type type) {
 std::vector<Formula> Schema::child_formulas() {
   std::vector<Formula> formulas;
   for (uint32_t i = 0; i < schemas_.size(); ++i) formulas.push_back(formulas_.atom(Op::kSchema, i));
+  for (uint32_t i = 0; i < closed_.size(); ++i) {
+    const Source& first = closed_[i][0];
+    if (closed_[i].size() == 1 && first.is_certain) {
+      formulas.push_back(both(first.schema, formulas_.atom(Op::kClosed, i)));
+    }
+  }
   return formulas;
 }
 
@@ -127,10 +137,16 @@ std::string Schema::pointer_of(Formula child) {
 
 void Schema::expand_all() {
   root();
-  for (size_t schema = 0, constant = 0; schema < schemas_.size() || constant < constants_.size();) {
-    bool is_schema = schema < schemas_.size();
-    Formula atom = formulas_.atom(is_schema ? Op::kSchema : Op::kConstant, uint32_t(is_schema ? schema++ : constant++));
-    for (Type type : kAllTypes) expand(atom, type);
+  auto expand_from = [this](size_t& next, size_t end, Op op) {
+    for (; next < end; ++next) {
+      for (Type type : kAllTypes) expand(formulas_.atom(op, uint32_t(next)), type);
+    }
+  };
+  for (size_t schema = 0, constant = 0, list = 0;
+       schema < schemas_.size() || constant < constants_.size() || list < closed_.size();) {
+    expand_from(schema, schemas_.size(), Op::kSchema);
+    expand_from(constant, constants_.size(), Op::kConstant);
+    expand_from(list, closed_.size(), Op::kClosed);
   }
 }
 

@@ -42,6 +42,7 @@ struct SchemaOptions {
   std::vector<std::string> refused_formats;      // that JSON Schema defines and no expression enforces
   std::map<std::string, std::string> documents;  // texts of other schemas that references may name, by URI
   std::vector<std::string> impossible_arrays{};  // JSON pointers to schemas that no array satisfies
+  bool closes_objects = false;                   // if that leaves a value, see schema_closed.cpp
 };
 
 // Formulas have two levels. A child formula speaks of a whole value of any type: its atoms
@@ -86,7 +87,7 @@ class Schema {
     return all.empty() ? std::nullopt : std::optional(all[0]);
   }
 
-  // The child formulas of all schemas that were reached so far.
+  // The child formulas of all schemas that were reached so far, as written and closed.
   std::vector<Formula> child_formulas();
 
   // Translates a child formula for one type: the result is a formula over the atoms on such
@@ -188,17 +189,34 @@ class Schema {
     Schema& schema_;
     const Context outer_;
   };
-  // Keys or items that some keyword evaluates under a condition. The keywords
-  // unevaluatedProperties and unevaluatedItems apply to all others.
+  // Keys or items that some keyword evaluates under a condition, and the child formula of
+  // their values. The keywords unevaluatedProperties and unevaluatedItems apply to all
+  // others.
   struct EvaluatedKeys {
     Formula condition;
     uint32_t name;  // kNoName: the keys that `keys` describes
-    Formula keys;
+    Formula keys, value;
   };
   struct EvaluatedItems {
     Formula condition;
     uint32_t begin, end;  // of the items
     Formula contains;     // only those that satisfy this child
+    Formula value;
+  };
+  struct Evaluated {
+    std::vector<EvaluatedKeys> keys;
+    std::vector<EvaluatedKeys> required;  // that are named in `required` and its like, and evaluated nowhere
+    std::vector<EvaluatedItems> items;
+    bool names_keys = false;  // some schema has `properties` or `patternProperties`
+  };
+  // A schema, as a child formula, that some value satisfies: surely, or maybe.
+  struct Source {
+    Formula schema;
+    bool is_certain;
+    bool operator<(const Source& other) const {
+      return std::pair(schema, is_certain) < std::pair(other.schema, other.is_certain);
+    }
+    bool operator==(const Source& other) const { return schema == other.schema && is_certain == other.is_certain; }
   };
   class KeyOrders;
   static constexpr uint32_t kNoName = UINT32_MAX;
@@ -281,10 +299,21 @@ class Schema {
   Formula keys_named(const std::vector<uint32_t>& names);
   Formula unevaluated_keys(const Value& schema);
   Formula unevaluated_items(const Value& schema);
-  void collect_evaluated(const Value& schema, Type type, Formula condition, bool is_top, int depth,
-                         std::vector<EvaluatedKeys>& keys, std::vector<EvaluatedItems>& items);
-  void collect_own_evaluated(const Value& schema, Type type, Formula condition, bool is_top,
-                             std::vector<EvaluatedKeys>& keys, std::vector<EvaluatedItems>& items);
+  // The formula that the values of all other keys satisfy a child.
+  Formula for_other_keys(const std::vector<EvaluatedKeys>& evaluated, Formula value);
+  // `is_top`: the keywords unevaluatedProperties and unevaluatedItems of the schema itself
+  // do not count.
+  void collect_evaluated(const Value& schema, Type type, Formula condition, bool is_top, int depth, Evaluated& found);
+  void collect_own_keys(const Value& schema, Formula condition, bool is_top, Evaluated& found);
+  void collect_own_items(const Value& schema, Formula condition, bool is_top, Evaluated& found);
+
+  // The child formula that closes the objects of values for which the schemas hold.
+  Formula closed(std::vector<Source> schemas);
+  // False if a schema says nothing about keys, not even inside of arrays and objects.
+  bool may_name_keys(const Value& schema);
+  Formula expand_closed(uint32_t number, Type type);
+  Formula expand_closed_object(const std::vector<Source>& schemas);
+  Formula expand_closed_array(const std::vector<Source>& schemas);
 
   uint32_t number_of_name(const std::string& name);
   Formula keys_matching(const std::string& pattern, const Value& schema, const std::string& pointer);
@@ -310,7 +339,9 @@ class Schema {
   std::unordered_map<uint64_t, Formula> expanded_;
   std::vector<std::pair<Formula, Type>> being_expanded_;
   bool has_two_readings_ = false;
-  std::vector<Formula> unique_items_;  // child formulas of items that must differ
+  std::vector<Formula> unique_items_;        // child formulas of items that must differ
+  std::vector<std::vector<Source>> closed_;  // the lists of Op::kClosed
+  std::map<std::vector<Source>, uint32_t> closed_numbers_;
   std::vector<Name> names_;
   std::unordered_map<std::string, uint32_t> name_numbers_;
   std::unordered_map<Formula, std::vector<uint32_t>> names_in_;

@@ -27,7 +27,8 @@ CompiledSchema::CompiledSchema(std::string schema, SchemaOptions options, const 
 
 // An automaton is built on the assumption that some array satisfies each of its schemas.
 // If its start finds schemas that no array satisfies (uniqueItems with too few values),
-// a new automaton that knows of them replaces it.
+// a new automaton that knows of them replaces it. So does one that closes no objects, if
+// closed ones leave no value.
 std::shared_ptr<SchemaCache> CompiledSchema::new_cache() const {
   SchemaOptions options = options_;
   for (;;) {
@@ -35,7 +36,14 @@ std::shared_ptr<SchemaCache> CompiledSchema::new_cache() const {
     automaton->schema().expand_all();
     automaton->schema().check_narrower_texts();
     // A schema that is too large even for its first states is refused now.
-    State start = automaton->start();
+    State start;
+    try {
+      start = automaton->start();
+    } catch (const SchemaError&) {
+      if (!options.closes_objects) throw;
+      options.closes_objects = false;
+      continue;
+    }
     const std::vector<std::string>& impossible = automaton->impossible_arrays();
     if (impossible.empty()) {
       for (int byte = 0; byte < 256; ++byte) automaton->action(start, uint8_t(byte));

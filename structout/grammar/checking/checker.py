@@ -27,7 +27,7 @@ _SECONDS_FOR_CAUSES = 3.0
 _MAX_CAUSES = 12
 _MAX_SHOWN_CHOICES = 6
 _JSON_OBJECT = '{"type": "object"}'
-_OPTIONS = ("key_order", "whitespace")
+_OPTIONS = ("key_order", "additional_properties", "whitespace")
 _IGNORED = "%ignore"  # Lark's statement
 _KIND = StructuredOutputOptions
 
@@ -121,6 +121,8 @@ class Checker:
         constraint = constraint.rewritten(value)
         if "key_order" not in kept_options:
             constraint = replace(constraint, key_order="any")
+        if "additional_properties" not in kept_options:
+            constraint = replace(constraint, additional_properties="schema")
         is_loose = "whitespace" not in kept_options
         if is_loose:
             constraint = replace(constraint, whitespace_pattern=None)
@@ -355,6 +357,8 @@ class _Examination:
         config, pattern = self._checker.config, self._checker.constraint.whitespace_pattern
         if option == "key_order":
             return 'the keys come in the order in which the schema declares them; key_order="any" allows others'
+        if option == "additional_properties":
+            return 'additional_properties="closed" allows no keys that the schema does not name'
         if pattern is not None:
             return f"whitespace between two tokens of JSON matches whitespace_pattern={shown(pattern)}"
         if not config.any_whitespace:

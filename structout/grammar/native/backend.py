@@ -42,7 +42,7 @@ class NativeBackend(StructuredOutputBackend):
 
     Args:
         vocabulary: the token ids of the model.
-        form: how JSON is written, unless a constraint has a key order of its own.
+        form: how JSON is written, unless a constraint has options of its own.
         canonical_tokenizer: needed for ``compute_ff_tokens`` of the grammars. By
             default that method raises.
         limits: what one constraint may cost.
@@ -75,7 +75,7 @@ class NativeBackend(StructuredOutputBackend):
     def from_config(
         cls, vocabulary: Vocabulary, config: StructuredOutputsConfig, canonical_tokenizer: CanonicalTokenizer | None
     ) -> "NativeBackend":
-        form = TextForm(config.any_whitespace, config.max_whitespace, config.key_order)
+        form = TextForm(config.any_whitespace, config.max_whitespace, config.key_order, config.additional_properties)
         return cls(vocabulary, form=form, canonical_tokenizer=canonical_tokenizer)
 
     def compile_grammar(
@@ -179,8 +179,12 @@ class NativeBackend(StructuredOutputBackend):
         return GrammarContext(self.vocabulary, self._form_of(constraint), knows_tokens=limits is not _CHECK_LIMITS)
 
     def _form_of(self, constraint: Constraint) -> TextForm:
-        key_order = constraint.key_order or self._form.key_order
-        return replace(self._form, key_order=key_order, whitespace_pattern=constraint.whitespace_pattern)
+        return replace(
+            self._form,
+            key_order=constraint.key_order or self._form.key_order,
+            additional_properties=constraint.additional_properties or self._form.additional_properties,
+            whitespace_pattern=constraint.whitespace_pattern,
+        )
 
     def _compiled(
         self,

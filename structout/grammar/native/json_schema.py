@@ -23,12 +23,13 @@ from structout.grammar.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class TextForm:
-    """The whitespace and the order of keys in JSON texts.
+    """The whitespace and the keys in JSON texts.
 
     Attributes:
         any_whitespace: as in :class:`structout.StructuredOutputsConfig`.
         max_whitespace: the same.
         key_order: the same.
+        additional_properties: the same.
         whitespace_pattern: a regular expression of the whitespace that may stand
             between two tokens of JSON, in place of the first two. There may also be
             none.
@@ -37,6 +38,7 @@ class TextForm:
     any_whitespace: bool = True
     max_whitespace: int | str | None = "indent"
     key_order: str = "declared"
+    additional_properties: str = "schema"
     whitespace_pattern: str | None = None
 
     def as_native(self, limits: AutomatonLimits) -> Any:
@@ -101,8 +103,10 @@ class CompiledSchema:
         options.refused_formats = [
             name for name in sorted(STANDARD_FORMATS) if name not in FORMATS and name not in ignored_formats
         ]
+        options.closes_objects = form.additional_properties == "closed"
         native_form = form.as_native(limits)
         options.documents = {**referred_metaschemas([schema, *schemas.values()]), **schemas}
+        self.form = form
         self._vocabulary = vocabulary
         choices = [{}, {"may_be_negated": True}]
         if _NARROWER_FORMATS & set(ignored_formats):

@@ -32,6 +32,7 @@ class Schemas(Protocol):
     """A schema whose parts can be compiled alone."""
 
     root: Any
+    closes_objects: bool  # which allows only the keys that the schema names
     string_rules: dict[object, int | None]  # the rules of strings, for all schemas of a tag
 
     def index(
@@ -86,8 +87,9 @@ class ArgumentRules:
             self._schemas.refuse(at, keyword, f"cannot enforce {keyword} of an object")
         properties = node.get("properties", {})
         required = list(dict.fromkeys(node.get("required", ())))
-        others = node.get("additionalProperties", node.get("unevaluatedProperties", True))
-        if not properties and not required and others is not False:
+        others = node.get("additionalProperties", node.get("unevaluatedProperties"))
+        is_empty = others is False or (self._schemas.closes_objects and "properties" in node and others is None)
+        if not properties and not required and not is_empty:
             return self._free_entries(node, below(pointer, node, "additionalProperties"))
         entries: dict[str, int] = {}
         for name in dict.fromkeys([*properties, *required]):

@@ -80,6 +80,7 @@ class _Document:
 
     def __init__(self, shared: TagSchemas, given: SchemaFormat):
         self.root = given.schema
+        self.closes_objects = shared.form.additional_properties == "closed"
         self.string_rules = shared._string_rules
         self._shared = shared
         self._given = given
@@ -186,7 +187,8 @@ class _Document:
         if types:
             parts.append({"type": list(types)})
         if excluded:
-            parts.append({"$ref": f"{_CLEAN}#/$defs/value"})
+            # Under `not`, it names no keys of the objects.
+            parts.append({"not": {"not": {"$ref": f"{_CLEAN}#/$defs/value"}}})
             documents[_CLEAN] = _clean_values(excluded)
         return exact_json.dumps({"allOf": parts}, ensure_ascii=False), documents
 

@@ -99,6 +99,7 @@ def generate(
     schemas: Mapping[str, Any] | None = None,
     key_order: str | None = None,
     formats: str | None = None,
+    additional_properties: str | None = None,
     fit: Literal["on", "exact", "off"] | None = None,
     params: StructuredOutputsParams | Sequence[StructuredOutputsParams | None] | None = None,
     describe: bool = False,
@@ -134,6 +135,7 @@ def generate(
         schemas: other schemas by their URIs, which ``json`` refers to.
         key_order: as in ``StructuredOutputsParams``; not with ``params``.
         formats: the same.
+        additional_properties: the same.
         fit: the same, also with ``params``. By default each text ends within
             ``max_new_tokens``, and a constraint whose shortest text is longer is
             refused.
@@ -182,6 +184,7 @@ def generate(
         "schemas": schemas,
         "key_order": key_order,
         "formats": formats,
+        "additional_properties": additional_properties,
     }
     prompts = list_of_prompts(prompts)
     params_of = _params_of_prompts(params, constraint, len(prompts))
@@ -259,7 +262,7 @@ def _params_of_prompts(
     if params is None:
         return [StructuredOutputsParams(**constraint)] * num_prompts
     given = [name for name, value in constraint.items() if value is not None]
-    for name in ("key_order", "formats", "schemas"):
+    for name in ("key_order", "formats", "additional_properties", "schemas"):
         if given == [name]:
             raise ValueError(f"{name} does not go with params: give params its own {name}")
     if given:

@@ -42,6 +42,7 @@ def manager_config(structured_outputs_config: Any, **arguments: Any) -> Structur
         any_whitespace=any_whitespace,
         max_whitespace=envs.max_whitespace(),
         key_order=envs.key_order(),
+        additional_properties="closed" if structured_outputs_config.disable_additional_properties else "schema",
         compile_timeout=envs.compile_timeout(),
         **arguments,
     )
@@ -68,6 +69,7 @@ def params_of(
     tag = current_structural_tag(constraint.structural_tag)
     if tag is not None and backend == "auto":  # xgrammar ignores the bounds of strings that exclude texts
         tag = as_parsers_read(tag, _reasoning_marks(reasoning_parser, tokenizer) if reasoning_parser else ())
+    has_schemas = any(part is not None for part in (constraint.json, constraint.grammar, tag))
     extra = getattr(sampling_params, "extra_args", None) or {}
     return StructuredOutputsParams(
         json=constraint.json,
@@ -80,6 +82,7 @@ def params_of(
         backend=backend,
         lenient=not envs.vllm_strict(),
         key_order=extra.get(_KEY_ORDER),
+        additional_properties="closed" if has_schemas and constraint.disable_additional_properties else None,
         fit=extra.get(_FIT, "on"),
     )
 

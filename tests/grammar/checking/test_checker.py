@@ -308,3 +308,14 @@ def test_check_of_a_refused_constraint_raises():
         checked("a", regex="(")
     with pytest.raises(ValueError, match="lone surrogate at 1"):
         checked("a\ud800", regex="a+")
+
+
+def test_check_names_the_option_that_closes_an_object():
+    schema = {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {}}}}}
+    closed = {"json": schema, "additional_properties": "closed"}
+    found = checked('{"a": {"c": 1}}', **closed)
+    assert (found.status, found.allowed_text, places(found)) == ("forbidden", '{"a": {"', ["additional_properties"])
+    assert found.causes[0].message == 'additional_properties="closed" allows no keys that the schema does not name'
+    assert checked('{"a": {"c": 1}}', json=schema).status == "complete"
+    config = StructuredOutputsConfig(additional_properties="closed")
+    assert places(check(StructuredOutputsParams(json=schema), '{"c": 1}', config=config)) == ["additional_properties"]

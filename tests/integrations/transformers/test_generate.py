@@ -101,6 +101,15 @@ def test_generate_writes_keys_in_the_order_that_it_is_asked_for(parts):
     assert orders("any") == {("a", "b"), ("b", "a")}
 
 
+def test_generate_closes_objects_where_it_is_asked_to(parts):
+    schema = {"type": "object", "properties": {}, "minProperties": 0}
+    options = SAMPLED | {"max_new_tokens": 40}
+    result = generate(*parts, "text:", json=schema, additional_properties="closed", **options)
+    assert result.parsed == [{}]
+    with pytest.raises(ValueError, match="additional_properties does not go with params"):
+        generate(*parts, "text:", params=StructuredOutputsParams(json=schema), additional_properties="closed")
+
+
 def test_generate_gives_tool_calls_their_classes_reasons_and_usage(parts):
     tokenizer = parts[1]
     options = SAMPLED | {"seed": 4, "max_new_tokens": 300}

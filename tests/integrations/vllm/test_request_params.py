@@ -82,6 +82,23 @@ def test_the_order_of_keys_is_the_operators_unless_a_request_has_one(tokenizer, 
     assert taken(tokenizer, StructuredOutputsParams(structural_tag=TAG), call) == [True]
 
 
+def test_additional_properties_are_disabled_by_the_operator_or_a_request(tokenizer):
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    texts = ('{"a": 1}', '{"b": 1}')
+    closed = StructuredOutputsConfig(backend="guidance", disable_additional_properties=True)
+    assert taken(tokenizer, StructuredOutputsParams(json=schema), *texts) == [True, True]
+    assert taken(tokenizer, StructuredOutputsParams(json=schema), *texts, config=closed) == [True, False]
+    asking = StructuredOutputsParams(json=schema, disable_additional_properties=True)
+    assert taken(tokenizer, asking, *texts) == [True, False]
+    in_tag = {"type": "tag", "begin": "<", "content": {"type": "json_schema", "json_schema": schema}, "end": ">"}
+    tag = json.dumps({"type": "structural_tag", "format": in_tag})
+    asking = StructuredOutputsParams(structural_tag=tag, disable_additional_properties=True)
+    assert taken(tokenizer, asking, '<{"a": 1}>', '<{"b": 1}>') == [True, False]
+    others = {"regex": "a"}, {"choice": ["a"]}, {"json_object": True}
+    for other in others:  # vLLM ignores it there
+        validated(tokenizer, StructuredOutputsConfig(), **other, disable_additional_properties=True)
+
+
 def test_whitespace_and_the_deadline_are_the_operators(tokenizer, monkeypatch):
     constraint = StructuredOutputsParams(json=VALUE)
     texts = ('{"a": 1}', '{"a":  1}', '{"a":   1}')
