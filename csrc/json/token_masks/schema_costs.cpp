@@ -78,7 +78,7 @@ SchemaCosts::Found SchemaCosts::ending(const Configuration& config, std::string*
     }
     if (named != &no_end_ && num_tokens(named) <= num_tokens(found.ending)) found = {named, true};
   }
-  if (carried == nullptr || found.is_least) return found;
+  if (carried == nullptr) return found;
   if (carried->empty() && found.ending == &no_end_) *carried = searched(config);
   if (carried->empty()) return found;
   const Ending* other = endings_.of(*carried);
