@@ -161,9 +161,11 @@ def main() -> None:
     cases = read_schema_store(path) if arguments.schemastore else read_cases(path)
     # MaskBench keeps its schemas in maskbench/data.
     cases_name = (path.parent if path.name == "data" else path).name if path else "tests/corpus/schemas.jsonl"
-    cases_name = "SchemaStore" if arguments.schemastore else cases_name
+    name = "verdicts"
+    if arguments.schemastore:
+        name, cases_name = "schemastore", "SchemaStore"
     described = {"cases": cases_name, "vocabulary": tokenizer.name_or_path}
-    results = harness.ResultsFile("verdicts", torch.device("cpu"), arguments)
+    results = harness.ResultsFile(name, torch.device("cpu"), arguments)
     for engine in [*engines(tokenizer, vocab_size), *fsm_engines(tokenizer, vocab_size)]:
         if arguments.engines is not None and engine.name not in arguments.engines:
             continue

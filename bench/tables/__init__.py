@@ -72,6 +72,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "sass_cpu": sass_table,
     "sass_estimates": sass_estimates_table,
     "verdicts_cpu": verdicts_table,
+    "schemastore_cpu": partial(verdicts_table, "schemastore"),
     "refusals_cpu": partial(refusals_table, "structout"),
     "fsm_refusals_cpu": partial(refusals_table, "structout fsm, any order"),
     "schema_masks_cpu": schema_masks_table,

@@ -6,7 +6,7 @@ from typing import Any
 from tables.text import Row, markdown, provenance, rows_of, time_of
 
 
-def verdicts_table() -> str:
+def verdicts_table(bench: str = "verdicts") -> str:
     head = ["", "schemas", "served", "passing (but for form)", "valid accepted", "valid refused (for their form)"]
     head += ["invalid accepted (by format)", "ready p50", "p99"]
     rows = [
@@ -20,9 +20,9 @@ def verdicts_table() -> str:
             f"{row['invalid accepted'] + row['invalid accepted, format']:,} ({row['invalid accepted, format']:,})",
             *(time_of(row[f"{name}_ms"] * 1e3) for name in ("p50", "p99")),
         ]
-        for row in rows_of("verdicts")
+        for row in rows_of(bench)
     ]
-    return markdown(head, rows) + provenance("verdicts", "cpu", cases_of("verdicts"))
+    return markdown(head, rows) + provenance(bench, "cpu", cases_of(bench))
 
 
 def _passing(row: Row) -> str:
