@@ -31,6 +31,9 @@ State SchemaAutomaton::start() {
   if (start_ != kNoState) return start_;
   Formula root = schema_.root();
   if (!liveness_.is_satisfiable(root)) {
+    if (const std::optional<std::string>& pointer = schema_.endless_reference()) {
+      throw SchemaError(ErrorKind::kMalformed, "the schema refers to itself for the same value", *pointer);
+    }
     if (schema_.has_narrower_texts()) {
       throw SchemaError(ErrorKind::kUnsupported, "no value satisfies the schema among those of its formats and steps",
                         "#");

@@ -92,6 +92,9 @@ Formula Schema::expand(Formula child, Type type) {
       InContext within(*this, schemas_[node.a].context);
       std::pair<Formula, Type> entry(child, type);
       if (std::find(being_expanded_.begin(), being_expanded_.end(), entry) != being_expanded_.end()) {
+        // No validator ends on a value of the type, so no text has one.
+        if (!endless_reference_) endless_reference_ = document_.pointer_to(schema);
+        if (always_refers_to_itself(schema)) return kNever;
         throw SchemaError(ErrorKind::kMalformed, "the schema refers to itself for the same value",
                           document_.pointer_to(schema));
       }
@@ -114,6 +117,22 @@ Formula Schema::expand(Formula child, Type type) {
   }
   expanded_.emplace(key, expanded);
   return expanded;
+}
+
+bool Schema::always_refers_to_itself(const Value& schema) {
+  std::vector<const Value*> reached = {&schema};
+  for (size_t i = 0; i < reached.size(); ++i) {
+    std::vector<const Value*> next = {reference_target(*reached[i], "$ref")};
+    const Value* all = is_lone_reference(*reached[i]) ? nullptr : document_.find(*reached[i], "allOf");
+    if (all != nullptr && all->is_array()) {
+      for (const Value& each : all->items) next.push_back(&each);
+    }
+    for (const Value* each : next) {
+      if (each == &schema) return true;
+      if (each != nullptr && std::find(reached.begin(), reached.end(), each) == reached.end()) reached.push_back(each);
+    }
+  }
+  return false;
 }
 
 std::vector<Formula> Schema::child_formulas() {

@@ -94,6 +94,9 @@ class Schema {
   // values. Null, false and true have no atoms, so theirs is kAlways or kNever.
   Formula expand(Formula child, Type type);
 
+  // The pointer to the first schema that refers to itself for the same value, if there are any.
+  const std::optional<std::string>& endless_reference() const { return endless_reference_; }
+
   Constants& constants() { return listed_; }
 
   // The child formula that a value is one of the constants of a set. With another `which`
@@ -256,6 +259,8 @@ class Schema {
   // True if no value of the type satisfies a schema, which is kNever at this place, in one
   // of the readings alone.
   bool fails_in_each_reading(const Value& schema, Type type);
+  // True if a schema refers to itself for the same value, whatever the value is.
+  bool always_refers_to_itself(const Value& schema);
   Formula expand_schema(const Value& schema, Type type);
   // Throws SchemaError if a keyword that maps names, such as `properties`, is not an
   // object.
@@ -338,6 +343,7 @@ class Schema {
   std::unordered_map<std::string, uint32_t> schemas_by_text_;
   std::unordered_map<uint64_t, Formula> expanded_;
   std::vector<std::pair<Formula, Type>> being_expanded_;
+  std::optional<std::string> endless_reference_;
   bool has_two_readings_ = false;
   std::vector<Formula> unique_items_;        // child formulas of items that must differ
   std::vector<std::vector<Source>> closed_;  // the lists of Op::kClosed

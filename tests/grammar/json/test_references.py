@@ -595,3 +595,25 @@ def test_array_of_more_different_items_than_values_is_refused_with_their_number(
         check_params(params)
     assert (error.value.kind, error.value.pointer) == (GrammarErrorKind.IMPOSSIBLE, "#/properties/a/uniqueItems")
     check_params(StructuredOutputsParams(json=array | {"minItems": least - 1}))
+
+
+@pytest.mark.parametrize(
+    "defs",
+    [
+        {"x": {"allOf": [{"$ref": "#/$defs/x"}, INTEGER]}},
+        {"x": {"$ref": "#/$defs/y"}, "y": {"type": "integer", "allOf": [True, {"$ref": "#/$defs/x"}]}},
+    ],
+)
+def test_value_whose_schema_always_refers_to_itself_never_comes(defs):
+    schema = {"properties": {"a": {"$ref": "#/$defs/x"}, "b": INTEGER}, "$defs": defs}
+    assert accepts(schema, {"b": 1})
+    assert not accepts(schema, {"a": 1})
+    either = {"anyOf": [{"$ref": "#/$defs/x"}, STRING], "$defs": defs}
+    assert accepts(either, "s")
+    assert not accepts(either, 1)
+    assert "refers to itself" in str(refusal(schema | {"required": ["a"]}))
+
+
+def test_schema_that_may_refer_to_itself_for_the_same_value_is_malformed():
+    schema = {"properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"anyOf": [INTEGER, {"$ref": "#/$defs/x"}]}}}
+    assert "refers to itself" in str(refusal(schema))
