@@ -115,6 +115,7 @@ class Schema {
   std::string pointer_of(Formula child);
 
   const std::string& name(uint32_t number) const { return names_[number].text; }
+  uint32_t num_names() const { return uint32_t(names_.size()); }
   const std::string& spelled_name(uint32_t number) const { return names_[number].spelled; }
 
   // True if a formula on texts, such as a pattern of keys, accepts a name. Memoized.

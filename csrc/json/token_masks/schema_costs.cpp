@@ -309,9 +309,7 @@ uint32_t SchemaCosts::values_to_come(const Configuration& config, std::string& c
   return own.ending == &no_end_ ? 0 : num_values(bytes_of(own.ending));
 }
 
-// What the table of a configuration depends on: the states, their keys, and whether free keys
-// have come.
-std::string SchemaCosts::key_of(const Configuration& config, State top) const {
+std::string SchemaCosts::key_of(const Configuration& config, State top) {
   std::string key;
   auto append = [&key](State state, const Registers* registers) {
     key.append(reinterpret_cast<const char*>(&state), sizeof state);

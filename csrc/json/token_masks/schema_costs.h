@@ -28,6 +28,11 @@ class SchemaCosts {
     return engine::num_tokens(ending(config, &carried).ending);
   }
 
+  // True if the cost is known without a search.
+  bool has_known_end(const Configuration& config) {
+    return engine::num_tokens(ending(config, nullptr).ending) != engine::kUnknownCost;
+  }
+
   std::shared_ptr<const engine::TokenCosts> token_costs(const Configuration& config, std::string& carried);
 
   // The strings and numbers that the ending of a configuration begins.
@@ -39,6 +44,9 @@ class SchemaCosts {
   uint32_t rough_bound(const Configuration& config, std::string& carried);
   // The same, also without a look at the states of the stack.
   uint32_t rougher_bound(const Configuration& config);
+
+  // The states on the stack, their keys, and whether free keys have come; with another state on top.
+  static std::string key_of(const Configuration& config, State top);
 
   size_t memory_bytes() const { return endings_.memory_bytes() + bytes_; }
 
@@ -64,7 +72,6 @@ class SchemaCosts {
   // The costs after the tokens of a configuration with another state on top.
   std::shared_ptr<const engine::TokenCosts> table(const Configuration& config, State top);
   std::shared_ptr<const engine::TokenCosts> kept(std::string key, engine::TokenCosts costs);
-  std::string key_of(const Configuration& config, State top) const;
 
   SchemaAutomaton& automaton_;
   const engine::VocabularyTrie& vocabulary_;

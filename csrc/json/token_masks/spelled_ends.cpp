@@ -1,0 +1,78 @@
+#include "json/token_masks/spelled_ends.h"
+
+#include <algorithm>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace structout::json {
+
+using engine::VocabularyTrie;
+
+namespace {
+
+// Of brackets, separators, words, whitespace and the names of the schema.
+bool has_all_bytes(const Schema& schema, const VocabularyTrie& vocabulary) {
+  std::string needed = "{}[]:,\" \ntruefalsn";
+  for (uint32_t name = 0; name < schema.num_names(); ++name) needed += schema.spelled_name(name);
+  return std::all_of(needed.begin(), needed.end(), [&](char byte) { return vocabulary.has_byte(uint8_t(byte)); });
+}
+
+}  // namespace
+
+SpelledEnds::SpelledEnds(SchemaAutomaton& automaton, const VocabularyTrie& vocabulary, SchemaCosts& costs)
+    : automaton_(automaton),
+      vocabulary_(vocabulary),
+      costs_(costs),
+      are_all_spelled_(has_all_bytes(automaton.schema(), vocabulary)) {}
+
+bool SpelledEnds::has_end(const Configuration& start) {
+  if (are_all_spelled_) return true;
+  if (std::optional<std::string> key = start.key()) {
+    auto known = known_.find(*key);
+    if (known != known_.end()) return known->second;
+  }
+  // Breadth first, so that a search from a configuration on the way that this one finds needs less.
+  struct Step {
+    Configuration config;
+    size_t before;
+  };
+  std::vector<Step> steps = {{start, 0}};
+  std::unordered_set<std::string> seen = {SchemaCosts::key_of(start, start.state())};
+  uint64_t num_reads = 0;
+  for (size_t at = 0; at < steps.size() && num_reads < kMaxReads; ++at) {
+    if (costs_.has_known_end(steps[at].config)) {
+      for (size_t on_way = at; on_way != 0; on_way = steps[on_way].before) note(steps[on_way].config, true);
+      note(start, true);
+      return true;
+    }
+    std::vector<Configuration> path = {steps[at].config};  // one for each byte of a token
+    vocabulary_.visit_below(VocabularyTrie::kRoot, [&](uint32_t node, uint8_t byte, uint32_t depth) {
+      path.resize(depth + 1, start);
+      if (automaton_.action(path[depth].state(), byte).kind == Action::kFail) return false;
+      automaton_.schema().budget().spend(kStepsPerRead);
+      ++num_reads;
+      path.push_back(path[depth]);
+      Configuration& next = path.back();
+      if (!next.read(byte)) return false;
+      bool is_token = vocabulary_.first_token(node) < vocabulary_.nodes()[node].tokens_end;
+      if (is_token && next.has_unused() && seen.insert(SchemaCosts::key_of(next, next.state())).second) {
+        steps.push_back({next, at});
+      }
+      return true;
+    });
+  }
+  if (num_reads >= kMaxReads) steps.resize(1, {start, 0});
+  for (const Step& step : steps) note(step.config, false);
+  return false;
+}
+
+void SpelledEnds::note(const Configuration& config, bool has_end) {
+  std::optional<std::string> key = config.key();
+  if (!key) return;
+  bytes_ += key->size() + kBytesPerKey;
+  known_.emplace(std::move(*key), has_end);
+}
+
+}  // namespace structout::json
