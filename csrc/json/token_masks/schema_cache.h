@@ -131,7 +131,8 @@ class SchemaCache {
   // and items, for tokens that may repeat themselves, for seen keys, or for bytes that are no
   // tokens.
   bool depends_on_config(const Configuration& config, const Entry& entry) const {
-    return !ends_.are_all_spelled() || config.has_used() || !entry.duplicate_checks.of_themselves.empty() || !entry.conditions.tokens.empty();
+    return !ends_.are_all_spelled() || config.has_used() || !entry.duplicate_checks.of_themselves.empty() ||
+           !entry.conditions.tokens.empty();
   }
   // Stores the mask in the cached configuration, unless it is null. Returns it.
   static const engine::Mask* keep(const CachedConfiguration& cached, const engine::Mask* mask);

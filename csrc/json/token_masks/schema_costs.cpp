@@ -75,6 +75,12 @@ SchemaCosts::Found SchemaCosts::ending(const Configuration& config, std::string*
   return num_tokens(other) < num_tokens(found.ending) ? Found{other, false} : found;
 }
 
+size_t SchemaCosts::unspelled_bytes(const Configuration& config) {
+  const Ending* ending = this->ending(config, nullptr).ending;
+  if (ending == &no_end_) return SIZE_MAX;
+  return num_tokens(ending) == kUnknownCost ? bytes_of(ending).size() : 0;
+}
+
 // True if the key or the item that the text is in may end as its ending says: no earlier one
 // is the same.
 bool SchemaCosts::may_close(const Configuration& config, const Ending* ending) const {

@@ -28,10 +28,9 @@ class SchemaCosts {
     return engine::num_tokens(ending(config, &carried).ending);
   }
 
-  // True if the cost is known without a search.
-  bool has_known_end(const Configuration& config) {
-    return engine::num_tokens(ending(config, nullptr).ending) != engine::kUnknownCost;
-  }
+  // The bytes of an ending that is known without a search, or 0 if tokens spell it. SIZE_MAX if
+  // none is known.
+  size_t unspelled_bytes(const Configuration& config);
 
   std::shared_ptr<const engine::TokenCosts> token_costs(const Configuration& config, std::string& carried);
 

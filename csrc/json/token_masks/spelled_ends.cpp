@@ -1,7 +1,9 @@
 #include "json/token_masks/spelled_ends.h"
 
 #include <algorithm>
+#include <functional>
 #include <optional>
+#include <queue>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -33,19 +35,32 @@ bool SpelledEnds::has_end(const Configuration& start) {
     auto known = known_.find(*key);
     if (known != known_.end()) return known->second;
   }
-  // Breadth first, so that a search from a configuration on the way that this one finds needs less.
+  // The configurations whose endings have the fewest bytes come first.
   struct Step {
     Configuration config;
     size_t before;
   };
-  std::vector<Step> steps = {{start, 0}};
-  std::unordered_set<std::string> seen = {SchemaCosts::key_of(start, start.state())};
-  uint64_t num_reads = 0;
-  for (size_t at = 0; at < steps.size() && num_reads < kMaxReads; ++at) {
-    if (costs_.has_known_end(steps[at].config)) {
+  using Promise = std::pair<size_t, size_t>;  // bytes to the end; the step
+  std::vector<Step> steps;
+  std::priority_queue<Promise, std::vector<Promise>, std::greater<>> pending;
+  std::unordered_set<std::string> seen;
+  auto reach = [&](const Configuration& config, size_t before) {
+    if (!seen.insert(SchemaCosts::key_of(config, config.state())).second) return;
+    pending.push({costs_.unspelled_bytes(config), steps.size()});
+    steps.push_back({config, before});
+  };
+  reach(start, 0);
+  for (uint64_t num_reads = 0; !pending.empty();) {
+    auto [num_bytes, at] = pending.top();
+    pending.pop();
+    if (num_bytes == 0) {
       for (size_t on_way = at; on_way != 0; on_way = steps[on_way].before) note(steps[on_way].config, true);
       note(start, true);
       return true;
+    }
+    if (num_reads > kMaxReads) {
+      note(start, false);
+      return false;
     }
     std::vector<Configuration> path = {steps[at].config};  // one for each byte of a token
     vocabulary_.visit_below(VocabularyTrie::kRoot, [&](uint32_t node, uint8_t byte, uint32_t depth) {
@@ -53,17 +68,14 @@ bool SpelledEnds::has_end(const Configuration& start) {
       if (automaton_.action(path[depth].state(), byte).kind == Action::kFail) return false;
       automaton_.schema().budget().spend(kStepsPerRead);
       ++num_reads;
-      path.push_back(path[depth]);
-      Configuration& next = path.back();
+      Configuration next = path[depth];
       if (!next.read(byte)) return false;
       bool is_token = vocabulary_.first_token(node) < vocabulary_.nodes()[node].tokens_end;
-      if (is_token && next.has_unused() && seen.insert(SchemaCosts::key_of(next, next.state())).second) {
-        steps.push_back({next, at});
-      }
+      if (is_token && next.has_unused()) reach(next, at);
+      path.push_back(std::move(next));
       return true;
     });
   }
-  if (num_reads >= kMaxReads) steps.resize(1, {start, 0});
   for (const Step& step : steps) note(step.config, false);
   return false;
 }
