@@ -257,7 +257,7 @@ def _problem_of_tokens(
     vocabulary = sorted(tokens)
     engine = JsonEngine([*vocabulary, b""], declared=is_declared)
     follow = _tokens_that_follow(sorted(valid), vocabulary)
-    is_exact = not is_declared and not set(lacking) & set(KEYS.encode())
+    is_exact = accepted == valid and not set(lacking) & set(KEYS.encode())
     try:
         index = engine.compile(schema)
     except ValueError as error:

@@ -50,7 +50,8 @@ bool SpelledEnds::has_end(const Configuration& start) {
     steps.push_back({config, before});
   };
   reach(start, 0);
-  for (uint64_t num_reads = 0; !pending.empty();) {
+  uint64_t num_reads = 0, num_configs = 0;
+  while (!pending.empty()) {
     auto [num_bytes, at] = pending.top();
     pending.pop();
     if (num_bytes == 0) {
@@ -58,7 +59,7 @@ bool SpelledEnds::has_end(const Configuration& start) {
       note(start, true);
       return true;
     }
-    if (num_reads > kMaxReads) {
+    if (num_reads > kMaxReads || ++num_configs > kMaxConfigs) {
       note(start, false);
       return false;
     }

@@ -24,8 +24,9 @@ class SpelledEnds {
   size_t memory_bytes() const { return bytes_; }
 
  private:
-  static constexpr uint64_t kMaxReads = 1 << 14, kStepsPerRead = 16;  // of a search; of a budget
-  static constexpr size_t kBytesPerKey = 64;                          // of the hash table, roughly
+  static constexpr uint64_t kMaxReads = 1 << 14, kMaxConfigs = 256;  // of a search
+  static constexpr uint64_t kStepsPerRead = 16;                      // of a budget
+  static constexpr size_t kBytesPerKey = 64;                         // of the hash table, roughly
 
   void note(const Configuration& config, bool has_end);
 

@@ -1,5 +1,6 @@
 """Vocabularies that lack bytes as tokens of their own: strings do not have those bytes,
-but names of the schema may, within longer tokens."""
+but names of the schema, words and brackets may, within longer tokens. A token is
+allowed only where tokens lead on to the end."""
 
 import json
 import random
@@ -10,6 +11,7 @@ import pytest
 from structout.grammar.native.extension import core
 from support.json_engine import BYTE_TOKENS, JsonEngine
 
+WHITESPACE = " \t\r\n"
 ENGINE = JsonEngine()
 
 
@@ -68,7 +70,8 @@ def drawn_object(rng):
 
 def test_objects_are_the_valid_ones_whose_other_keys_lack_no_bytes(num_cases):
     rng = random.Random(22)
-    engines = {letter: engine_without([letter.encode()]) for letter in "ajk"}
+    keys = {letter: [f'"{name}"'.encode() for name in NAMES if letter in name] for letter in "ajk"}
+    engines = {letter: engine_without([letter.encode()], *keys[letter]) for letter in "ajk"}
     counts = Counter()
     for _ in range(num_cases(1000, long=10000, full=100000)):
         schema, named = drawn_object(rng)
@@ -89,3 +92,58 @@ def test_objects_are_the_valid_ones_whose_other_keys_lack_no_bytes(num_cases):
             counts[is_valid] += 1
             assert (index is not None and index.matches(text)) == is_valid, (schema, lacking, text)
     assert min(counts.values()) > 1000, counts
+
+
+ARRAYS = {"type": "array", "items": {"$ref": "#"}}
+OBJECTS = {"type": "object", "properties": {"k": {"type": "null"}}, "additionalProperties": False}
+TWO_BOOLEANS = {"type": "array", "items": {"type": "boolean"}, "minItems": 2, "uniqueItems": True}
+
+
+@pytest.mark.parametrize(
+    ("schema", "lacking", "tokens", "text", "allowed"),
+    [
+        ({"type": "boolean"}, "a", ["false"], "", ["false", "t"]),
+        ({"type": "boolean"}, "al", ["fa", "se"], "", ["t"]),
+        ({"type": "boolean"}, "al", ["fal", "se"], "", ["fal", "t"]),
+        ({"enum": [[True, False], [True]]}, "a", [], "[true", ["]"]),
+        ({"enum": [[True, False], [True]]}, "a", ["false"], "[true", [",", "]"]),
+        ({"enum": [[True, False], [True]]}, "a", [",fals"], "[true", [",fals", "]"]),
+        (TWO_BOOLEANS, "s", ["false"], "[", ["false", "t"]),
+        (TWO_BOOLEANS, "s", [",false"], "[", ["t"]),
+        (TWO_BOOLEANS, "s", ["[false"], "", ["[false"]),
+        (ARRAYS, "]", ["]]"], "", ["["]),
+        (ARRAYS, "]", ["]]"], "[", ["["]),
+        (ARRAYS, "]", ["]]"], "[[", ["[", "]]"]),
+        (ARRAYS, "]", ["]]"], "[[[]]", [","]),
+        (ARRAYS, "]", ["[]", "[],"], "", ["[]"]),
+        (OBJECTS, "k", [], "{", ["}"]),
+        (OBJECTS, "k", ['k":n'], "{", ['"', "}"]),
+        (OBJECTS, "k}", ['k":n', "{}"], "", ["{}"]),
+        (OBJECTS, "k}", ['k":n', "l}"], "", ["{"]),
+        (OBJECTS, "k}", ['k":n', "l}"], '{"k":nul', ["l}"]),
+    ],
+)
+def test_mask_has_the_tokens_from_which_tokens_lead_to_the_end(schema, lacking, tokens, text, allowed):
+    engine = engine_without([byte.encode() for byte in lacking + WHITESPACE], *(token.encode() for token in tokens))
+    walk = engine.walk(engine.compile(schema))
+    assert walk.matcher.accept_bytes(text.encode())
+    mask = walk.allowed()
+    assert sorted(engine.token_bytes[token].decode() for token in mask) == sorted(allowed)
+    assert all(walk.accepts(token) == (token in mask) for token in range(engine.stop))
+
+
+@pytest.mark.parametrize(
+    ("schema", "lacking", "tokens"),
+    [
+        ({"const": False}, "fl", ["fa", "als"]),
+        (TWO_BOOLEANS, "s", ["true", "fal", "e"]),
+        (ARRAYS, "]", []),
+        (ARRAYS, "[", ["[,", "],["]),
+        ({**OBJECTS, "required": ["k"]}, "k", []),
+        ({"type": "object"}, "}", [":}", "}]"]),
+    ],
+)
+def test_schema_of_which_no_tokens_spell_a_text_is_refused(schema, lacking, tokens):
+    engine = engine_without([byte.encode() for byte in lacking + WHITESPACE], *(token.encode() for token in tokens))
+    with pytest.raises(core().SchemaError, match="the tokens of the vocabulary spell no text of the schema"):
+        engine.compile(schema)
