@@ -58,6 +58,7 @@ class Schema {
   // are not expanded yet come with the calls below.
   Schema(const std::string& text, const SchemaOptions& options, const engine::Limits& limits);
 
+  bool allows_byte(uint8_t byte) const { return options_.allowed_bytes[byte]; }
   Formulas& formulas() { return formulas_; }
   Texts& texts() { return texts_; }
   engine::Budget& budget() { return budget_; }

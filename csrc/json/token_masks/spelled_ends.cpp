@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "json/satisfiability/value_search.h"
+
 namespace structout::json {
 
 using engine::VocabularyTrie;
@@ -29,6 +31,12 @@ SpelledEnds::SpelledEnds(SchemaAutomaton& automaton, const VocabularyTrie& vocab
       costs_(costs),
       are_all_spelled_(has_all_bytes(automaton.schema(), vocabulary)) {}
 
+// 0 if tokens complete the text; the bytes of an ending that they do not spell; or SIZE_MAX.
+size_t SpelledEnds::distance(const Configuration& config) {
+  size_t num_bytes = costs_.unspelled_bytes(config);
+  return num_bytes == SIZE_MAX && some_completion(config, kMaxBytesRead) ? 0 : num_bytes;
+}
+
 bool SpelledEnds::has_end(const Configuration& start) {
   if (are_all_spelled_) return true;
   if (std::optional<std::string> key = start.key()) {
@@ -46,7 +54,7 @@ bool SpelledEnds::has_end(const Configuration& start) {
   std::unordered_set<std::string> seen;
   auto reach = [&](const Configuration& config, size_t before) {
     if (!seen.insert(SchemaCosts::key_of(config, config.state())).second) return;
-    pending.push({costs_.unspelled_bytes(config), steps.size()});
+    pending.push({distance(config), steps.size()});
     steps.push_back({config, before});
   };
   reach(start, 0);

@@ -25,9 +25,11 @@ class SpelledEnds {
 
  private:
   static constexpr uint64_t kMaxReads = 1 << 14, kMaxConfigs = 256;  // of a search
+  static constexpr uint64_t kMaxBytesRead = 1 << 10;                 // from one configuration
   static constexpr uint64_t kStepsPerRead = 16;                      // of a budget
   static constexpr size_t kBytesPerKey = 64;                         // of the hash table, roughly
 
+  size_t distance(const Configuration& config);
   void note(const Configuration& config, bool has_end);
 
   SchemaAutomaton& automaton_;
