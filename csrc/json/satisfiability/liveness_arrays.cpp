@@ -9,7 +9,7 @@ namespace structout::json {
 namespace {
 
 constexpr size_t kMaxRequiredItems = 1024;  // of items that must be there
-constexpr size_t kMaxTestedLiterals = 64;
+constexpr size_t kMaxTestedLiterals = 64;   // of a conflict: others are not made smaller
 constexpr uint32_t kNoEnd = UINT32_MAX;
 constexpr uint32_t kAnyNumberOfItems = UINT32_MAX;
 
