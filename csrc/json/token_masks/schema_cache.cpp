@@ -341,12 +341,15 @@ bool SchemaCache::fill_row(const Configuration& config, const Entry& entry, engi
   } else {
     store_.expand(*entry.mask, row);
   }
+  if (!ends_.are_all_spelled()) {
+    for (uint32_t token = 0; token < vocabulary_->size(); ++token) {
+      if (row.allows(token)) row.set(token, may_follow(config, token));
+    }
+    return row.allows_any();
+  }
   if (!entry.conditions.tokens.empty()) forbid_seen_keys(config, entry.conditions, row);
   if (config.has_used() || !entry.duplicate_checks.of_themselves.empty())
     forbid_used(config, entry.duplicate_checks, row);
-  for (uint32_t token = 0; token < vocabulary_->size() && !ends_.are_all_spelled(); ++token) {
-    if (row.allows(token)) row.set(token, may_follow(config, token));
-  }
   if (entry.mask != nullptr && !depends_on_config(config, entry)) return !entry.mask->is_empty();
   return row.allows_any();
 }
