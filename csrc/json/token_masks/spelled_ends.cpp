@@ -16,8 +16,8 @@ using engine::VocabularyTrie;
 
 namespace {
 
-// Of brackets, separators, words, whitespace and the names of the schema.
-bool has_all_bytes(const Schema& schema, const VocabularyTrie& vocabulary) {
+// True if the bytes of brackets, separators, words, whitespace and the schema's names are tokens.
+bool has_needed_bytes(const Schema& schema, const VocabularyTrie& vocabulary) {
   std::string needed = "{}[]:,\" \ntruefalsn";
   for (uint32_t name = 0; name < schema.num_names(); ++name) needed += schema.spelled_name(name);
   return std::all_of(needed.begin(), needed.end(), [&](char byte) { return vocabulary.has_byte(uint8_t(byte)); });
@@ -29,7 +29,7 @@ SpelledEnds::SpelledEnds(SchemaAutomaton& automaton, const VocabularyTrie& vocab
     : automaton_(automaton),
       vocabulary_(vocabulary),
       costs_(costs),
-      are_all_spelled_(has_all_bytes(automaton.schema(), vocabulary)) {}
+      are_all_spelled_(has_needed_bytes(automaton.schema(), vocabulary)) {}
 
 // 0 if tokens complete the text; the bytes of an ending that they do not spell; or SIZE_MAX.
 size_t SpelledEnds::distance(const Configuration& config) {
