@@ -52,13 +52,15 @@ bool SpelledEnds::has_end(const Configuration& start) {
   std::vector<Step> steps;
   std::priority_queue<Promise, std::vector<Promise>, std::greater<>> pending;
   std::unordered_set<std::string> seen;
+  uint64_t num_reads = 0, num_configs = 0;
   auto reach = [&](const Configuration& config, size_t before) {
     if (!seen.insert(SchemaCosts::key_of(config, config.state())).second) return;
-    pending.push({distance(config), steps.size()});
+    size_t num_bytes = distance(config);
+    if (num_bytes == SIZE_MAX) num_reads += kMaxBytesRead;
+    pending.push({num_bytes, steps.size()});
     steps.push_back({config, before});
   };
   reach(start, 0);
-  uint64_t num_reads = 0, num_configs = 0;
   while (!pending.empty()) {
     auto [num_bytes, at] = pending.top();
     pending.pop();

@@ -24,8 +24,8 @@ class SpelledEnds {
   size_t memory_bytes() const { return bytes_; }
 
  private:
-  static constexpr uint64_t kMaxReads = 1 << 14, kMaxConfigs = 256;  // of a search
-  static constexpr uint64_t kMaxBytesRead = 1 << 10;                 // from one configuration
+  static constexpr uint64_t kMaxReads = 1 << 13, kMaxConfigs = 256;  // of a search
+  static constexpr uint64_t kMaxBytesRead = 1 << 9;                  // from one configuration
   static constexpr uint64_t kStepsPerRead = 16;                      // of a budget
   static constexpr size_t kBytesPerKey = 64;                         // of the hash table, roughly
 
