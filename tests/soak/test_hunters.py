@@ -59,6 +59,19 @@ def test_hunt_of_universes_finds_a_keyword_that_is_ignored(monkeypatch):
     assert any("is accepted, but not valid" in finding for finding in found.findings)
 
 
+def test_hunt_of_universes_finds_a_token_that_leads_nowhere(monkeypatch):
+    tokens_that_follow = universes._tokens_that_follow
+
+    def without_the_first(texts, vocabulary):
+        follow = tokens_that_follow(texts, vocabulary)
+        follow[b""] -= {min(follow[b""], default=0)}
+        return follow
+
+    monkeypatch.setattr(universes, "_tokens_that_follow", without_the_first)
+    findings = itertools.chain.from_iterable(hunted(universes.make(), seed).findings for seed in range(50))
+    assert any("lead nowhere" in finding for finding in findings)
+
+
 @pytest.mark.parametrize("target", parsers.TARGETS)
 def test_parsers_take_what_is_nearly_a_constraint(target, num_cases):
     """As the hunt with Atheris, whose first inputs these are, without its guidance."""

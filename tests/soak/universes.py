@@ -3,6 +3,11 @@
 Each schema restricts its values to a small universe, all texts of which are judged.
 Along some of those that are valid, the mask must allow exactly the bytes with which a
 valid text goes on, so no text gets stuck.
+
+The same schema is also compiled over a vocabulary that lacks bytes and has parts of
+valid texts as tokens. There every token of a mask must lead to what tokens can spell to
+the end of a valid text. The converse holds where the letters of strings are tokens; as
+strings have no other bytes, some such tokens are left out elsewhere, and counted.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from support.json_engine import JsonEngine, refusal_of
 NUM_WALKS = 3
 SPACES = set(b" \t\n\r")
 SCALARS: list[Any] = [None, True, "a", "b"]
+LEAVES: list[Any] = [None, "a"]
 KEYS, FEW_KEYS = "abc", "ab"
 PATTERNS = ["^[ab]", "^[^a]", "[bc]$", "^c", "^a*$", "^[^b]$"]
 
@@ -43,10 +49,26 @@ def _arrays(items: list[Any], max_items: int) -> list[Any]:
     return [list(each) for size in range(max_items + 1) for each in itertools.product(items, repeat=size)]
 
 
+def _trees(depth: int) -> list[Any]:
+    if depth == 0:
+        return LEAVES
+    below = _trees(depth - 1)
+    return [*LEAVES, *_arrays(below, 2), *_objects("a", below)]
+
+
 UNIVERSES = {
     "objects": _objects(KEYS, SCALARS),
     "arrays": _arrays(SCALARS, 3),
     "arrays of objects": _arrays(_objects(FEW_KEYS, ["a", "b"]), 2),
+    "objects of arrays": _objects(FEW_KEYS, _arrays(LEAVES, 2)),
+    "trees": _trees(2),
+}
+_TREE = {
+    "anyOf": [
+        {"enum": LEAVES},
+        {"type": "array", "maxItems": 2, "items": {"$ref": "#/$defs/tree"}},
+        {"type": "object", "propertyNames": {"enum": ["a"]}, "additionalProperties": {"$ref": "#/$defs/tree"}},
+    ]
 }
 
 
@@ -62,7 +84,10 @@ class UniverseSchema:
         self._rng = rng
         self._name = rng.choice(list(UNIVERSES))
         self.universe = UNIVERSES[self._name]
-        self.value = {"allOf": [self._whole(), *self._some(lambda: self._node(2))]}
+        parts = [self._whole(), *self._some(lambda: self._node(2))]
+        self.value: Schema = {"allOf": parts}
+        if self._name == "trees":
+            self.value["$defs"] = {"tree": _TREE, "drawn": self._node(2)}
 
     def _some(self, draw: Draw) -> list[Any]:
         return [draw() for _ in range(self._rng.randint(1, 3))]
@@ -70,17 +95,24 @@ class UniverseSchema:
     def _whole(self) -> Schema:
         """The schema of the universe."""
         if self._name == "objects":
-            return self._all_objects(KEYS, SCALARS)
-        items = {"enum": SCALARS} if self._name == "arrays" else self._all_objects(FEW_KEYS, ["a", "b"])
+            return self._all_objects(KEYS, {"enum": SCALARS})
+        if self._name == "objects of arrays":
+            return self._all_objects(FEW_KEYS, {"type": "array", "maxItems": 2, "items": {"enum": LEAVES}})
+        if self._name == "trees":
+            bound: Schema = {"enum": LEAVES}
+            for _ in range(2):
+                bound = {"items": bound, "additionalProperties": bound}
+            return {"$ref": "#/$defs/tree", "allOf": [bound]}
+        items = {"enum": SCALARS} if self._name == "arrays" else self._all_objects(FEW_KEYS, {"enum": ["a", "b"]})
         return {"type": "array", "maxItems": 3 if self._name == "arrays" else 2, "items": items}
 
-    def _all_objects(self, keys: str, values: list[Any]) -> Schema:
+    def _all_objects(self, keys: str, values: Schema) -> Schema:
         """Keys have names, or are what several sets of keys leave."""
         named = {"propertyNames": {"enum": list(keys)}}
         by_sets = {"propertyNames": {"allOf": [{"maxLength": 1}, {"pattern": f"^[{keys}]+$"}]}}
         by_two = {"allOf": [{"propertyNames": {"maxLength": 1}}, {"propertyNames": {"pattern": f"^[{keys}]+$"}}]}
         others = {"patternProperties": {f"^$|^[^{keys}]|^[\\s\\S]{{2}}": False}}
-        values_of_all = {"type": "object", "additionalProperties": {"enum": values}}
+        values_of_all = {"type": "object", "additionalProperties": values}
         return {"allOf": [self._rng.choice([named, by_sets, by_two, others]), values_of_all]}
 
     def _node(self, depth: int) -> Schema:
@@ -100,8 +132,16 @@ class UniverseSchema:
             return self._of_objects(KEYS, self._scalar)
         if self._name == "arrays":
             return self._of_arrays(self._scalar)
+        if self._name == "objects of arrays":
+            return self._of_objects(FEW_KEYS, lambda: self._of_arrays(self._scalar))
+        if self._name == "trees":
+            again: Schema = {"$ref": "#/$defs/drawn"}
+            return self._of_either(lambda: self._rng.choice([again, {"not": again}, self._scalar()]))
         letters: list[Any] = [{"const": "a"}, {"const": "b"}, True]
         return self._of_arrays(lambda: self._of_objects(FEW_KEYS, lambda: self._rng.choice(letters)))
+
+    def _of_either(self, value: Draw) -> Schema:
+        return self._of_arrays(value) if self._rng.random() < 0.6 else self._of_objects(FEW_KEYS, value)
 
     def _scalar(self) -> Any:
         constant = {"const": self._rng.choice(SCALARS)}
@@ -135,6 +175,8 @@ class UniverseSchema:
             lambda: {"contains": value(), "maxContains": rng.randint(1, 2)},
             lambda: {"uniqueItems": True},
         ]
+        if self._name in ("objects of arrays", "trees"):
+            drawn.pop()  # docs/volumes.md tells what is open there
         return rng.choice(drawn)()
 
 
@@ -177,7 +219,8 @@ def problem_of(
         return f"{min(missing)!r} is valid, but refused"
     if not accepted:
         return "no text is accepted, but the schema is served"
-    return _problem_of_masks(engine, index, accepted, rng, tally)
+    problem = _problem_of_masks(engine, index, accepted, rng, tally)
+    return problem or _problem_of_tokens(schema.value, valid, accepted, is_declared, rng, tally)
 
 
 def _problem_of_masks(
@@ -197,6 +240,74 @@ def _problem_of_masks(
                 return f"after {text[:i]!r} {allowed} are allowed instead of {follow[text[:i]]}"
             walk.matcher.accept_bytes(text[i : i + 1])
     return None
+
+
+def _problem_of_tokens(
+    schema: Schema, valid: set[bytes], accepted: set[bytes], is_declared: bool, rng: random.Random, tally: Tally
+) -> str | None:
+    """Compile a schema over a vocabulary that lacks bytes, and follow random tokens.
+
+    There, keys of a pattern may have no names, and so no declared order.
+    """
+    texts = sorted(accepted)
+    letters = sorted(set(b"".join(texts)))
+    lacking = rng.sample(letters, min(rng.choice([1, 1, 2, 4]), len(letters)))
+    tokens = {bytes([byte]) for byte in letters if byte not in lacking}
+    for text in rng.choices(texts, k=rng.choice([0, 5, 20])):
+        begin = rng.randrange(len(text))
+        tokens.add(text[begin : begin + rng.choice([2, 3, 5, 9])])
+    vocabulary = sorted(tokens)
+    engine = JsonEngine([*vocabulary, b""], declared=is_declared)
+    follow = _tokens_that_follow(sorted(valid), vocabulary)
+    is_exact = accepted == valid and not set(lacking) & set(KEYS.encode())
+    try:
+        index = engine.compile(schema)
+    except ValueError as error:
+        kind = refusal_of(error)
+        tally.executions[f"schemas refused where bytes are lacking: {kind}"] += 1
+        if kind != "impossible" or not follow[b""]:
+            return None
+        tally.executions["schemas refused although tokens spell a text"] += 1
+        is_wrong = is_exact or any(all(bytes([byte]) in tokens for byte in text) for text in texts)
+        return f"tokens spell a text, but the schema is refused over {vocabulary}" if is_wrong else None
+    if not follow[b""]:
+        return f"no tokens spell a text, but the schema is served over {vocabulary}"
+    tally.executions["vocabularies that lack bytes"] += 1
+    for _ in range(NUM_WALKS):
+        walk, text = engine.walk(index), b""
+        while True:
+            allowed = {int(token) for token in walk.allowed()}
+            tally.executions["masks where bytes are lacking"] += 1
+            tally.executions["tokens of them left out"] += len(follow[text] - allowed)
+            tally.executions["tokens of them allowed"] += len(allowed)
+            if not allowed <= follow[text] or not allowed:
+                wrong = {engine.token_bytes[token] for token in allowed - follow[text]}
+                return f"after {text!r} the tokens {wrong} lead nowhere, of {len(allowed)} over {vocabulary}"
+            if is_exact and allowed != follow[text]:
+                missing = {engine.token_bytes[token] for token in follow[text] - allowed}
+                return f"after {text!r} the tokens {missing} are forbidden over {vocabulary}"
+            token = rng.choice(sorted(allowed))
+            if token == engine.stop:
+                break
+            if not walk.matcher.accept([token]):
+                return f"after {text!r} {vocabulary[token]!r} is allowed, but not accepted over {vocabulary}"
+            text += vocabulary[token]
+    return None
+
+
+def _tokens_that_follow(texts: list[bytes], vocabulary: list[bytes]) -> defaultdict[bytes, set[int]]:
+    """After each part of a text: the tokens with which others spell it to its end, and
+    the stop token."""
+    follow: defaultdict[bytes, set[int]] = defaultdict(set)
+    for text in texts:
+        has_end = [False] * len(text) + [True]
+        follow[text].add(len(vocabulary))
+        for begin in reversed(range(len(text))):
+            for token, part in enumerate(vocabulary):
+                if text.startswith(part, begin) and has_end[begin + len(part)]:
+                    has_end[begin] = True
+                    follow[text[:begin]].add(token)
+    return follow
 
 
 def _has_equal_items(text: bytes) -> bool:

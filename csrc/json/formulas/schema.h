@@ -59,6 +59,7 @@ class Schema {
   // are not expanded yet come with the calls below.
   Schema(const std::string& text, const SchemaOptions& options, const engine::Limits& limits);
 
+  bool allows_byte(uint8_t byte) const { return options_.allowed_bytes[byte]; }
   Formulas& formulas() { return formulas_; }
   Texts& texts() { return texts_; }
   engine::Budget& budget() { return budget_; }
@@ -119,6 +120,7 @@ class Schema {
   std::string pointer_of(Formula child);
 
   const std::string& name(uint32_t number) const { return names_[number].text; }
+  uint32_t num_names() const { return uint32_t(names_.size()); }
   const std::string& spelled_name(uint32_t number) const { return names_[number].spelled; }
 
   // True if a formula on texts, such as a pattern of keys, accepts a name. Memoized.

@@ -105,6 +105,7 @@ class Liveness {
   Formula with_key_bounds(Formula object, Literals around);
   bool are_object_literals_live(const Literals& literals, const KeyOrder& order, const PastKeys& past,
                                 Literals* conflict);
+  Literals conflict(const Literals& literals, const TextSet& used);
   bool is_some_implicant_live(Formula array, const TextSet& used);
   std::optional<Literals> implicant(Formula formula);
   void keep(std::unordered_map<std::string, bool>& results, const std::string& key, bool is_live);

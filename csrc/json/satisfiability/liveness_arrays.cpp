@@ -9,6 +9,7 @@ namespace structout::json {
 namespace {
 
 constexpr size_t kMaxRequiredItems = 1024;  // of items that must be there
+constexpr size_t kMaxTestedLiterals = 64;   // of a conflict: others are not made smaller
 constexpr uint32_t kNoEnd = UINT32_MAX;
 constexpr uint32_t kAnyNumberOfItems = UINT32_MAX;
 
@@ -102,7 +103,13 @@ struct Liveness::ArraySearch {
     while (length <= last_bound && length < max_items && is_satisfiable(length)) ++length;
     cap = length > last_bound ? max_items : length;
     if (is_unique && cap > 0 && !are_different_items_possible()) return false;
-    return min_items <= cap && assign_items(0, 0, 0);
+    auto may_exist = [this](const Existing& items) {
+      for (uint32_t i = items.begin; i < std::min(items.end, cap) && i <= std::max(items.begin, last_bound); ++i) {
+        if (is_satisfiable(i, {items.child})) return true;
+      }
+      return false;
+    };
+    return min_items <= cap && std::all_of(existing.begin(), existing.end(), may_exist) && assign_items(0, 0, 0);
   }
 
   Formula need(uint32_t index, const std::vector<Formula>& also = {}) {
@@ -284,6 +291,24 @@ struct Liveness::ArraySearch {
   std::vector<RequiredItem> required;
 };
 
+// A small unsatisfiable core of the literals. Bounds on the number of items stay in it: without
+// them, more items than a limit might have to be tried.
+Liveness::Literals Liveness::conflict(const Literals& literals, const TextSet& used) {
+  Literals core = literals;
+  for (size_t i = 0; i < core.size() && literals.size() <= kMaxTestedLiterals;) {
+    bool is_negated = formulas_.op(core[i]) == Op::kNot;
+    bool is_bound = is_negated && formulas_.op(formulas_[core[i]].a) == Op::kMinItems;
+    Literals others = core;
+    others.erase(others.begin() + ptrdiff_t(i));
+    if (is_bound || ArraySearch(*this, others, used).is_live()) {
+      ++i;
+    } else {
+      core = std::move(others);
+    }
+  }
+  return core;
+}
+
 bool Liveness::is_some_implicant_live(Formula array, const TextSet& used) {
   std::vector<Formula> clauses = {array};
   // Items are never repeated where the formula speaks of it, so only different ones count.
@@ -297,7 +322,7 @@ bool Liveness::is_some_implicant_live(Formula array, const TextSet& used) {
     if (!literals) return false;
     if (ArraySearch(*this, *literals, used).is_live()) return true;
     std::vector<Formula> clause;
-    for (Formula literal : *literals) clause.push_back(formulas_.negation(literal));
+    for (Formula literal : conflict(*literals, used)) clause.push_back(formulas_.negation(literal));
     clauses.push_back(formulas_.disjunction(std::move(clause)));
   }
 }

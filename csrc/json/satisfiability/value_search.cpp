@@ -17,7 +17,7 @@ namespace structout::json {
 
 namespace {
 
-constexpr uint64_t kMaxReads = 1 << 16;                               // of a search that may give up
+constexpr uint64_t kMaxReadsToCount = 1 << 16;                        // of values
 constexpr uint64_t kMaxShortestReads = 1 << 13;                       // of one for a shortest text
 constexpr uint64_t kStepsPerRead = 16;                                // of a budget
 constexpr std::string_view kFirst = "\"}],:0123456789-.tfnaeulrs[{";  // what ends a value comes first
@@ -44,8 +44,8 @@ size_t depth_of(const Configuration& config) {
 class ValueSearch {
  public:
   // After `max_reads` bytes the search gives up, and claims to have found a text.
-  explicit ValueSearch(SchemaAutomaton& automaton, uint64_t max_reads = kMaxReads)
-      : automaton_(automaton), max_reads_(max_reads) {}
+  ValueSearch(SchemaAutomaton& automaton, uint64_t max_reads, bool needs_allowed_bytes)
+      : automaton_(automaton), max_reads_(max_reads), needs_allowed_bytes_(needs_allowed_bytes) {}
 
   // Calls is_found(config, text after the start) for each text until it says true.
   template <typename IsFound>
@@ -75,6 +75,7 @@ class ValueSearch {
       } else {
         uint8_t byte = kBytes[step.next++];
         if (!is_inside && is_space(byte)) continue;
+        if (needs_allowed_bytes_ && !automaton_.schema().allows_byte(byte)) continue;
         if (automaton_.action(state, byte).kind == Action::kFail) continue;
         if (++num_reads > max_reads_) return true;
         automaton_.schema().budget().spend(kStepsPerRead);
@@ -141,6 +142,7 @@ class ValueSearch {
 
   SchemaAutomaton& automaton_;
   const uint64_t max_reads_;
+  const bool needs_allowed_bytes_;
   std::string text_;
 };
 
@@ -169,16 +171,17 @@ bool can_complete(const Configuration& config, const Frame* item) {
     if (outlook == Configuration::Outlook::kDead) return true;
     return is_tight && !seen.insert(next.key_within(*item)).second;
   };
-  return ValueSearch(automaton, UINT64_MAX).find(config, is_found, is_hopeless);
+  return ValueSearch(automaton, UINT64_MAX, false).find(config, is_found, is_hopeless);
 }
 
-std::optional<std::string> some_completion(const Configuration& config) {
+std::optional<std::string> some_completion(const Configuration& config, uint64_t max_reads) {
   if (config.is_complete()) return "";
   std::optional<std::string> completion;
-  ValueSearch(config.automaton()).find(config, [&](const Configuration& next, const std::string& text) {
-    if (next.is_complete()) completion = text;
-    return completion.has_value();
-  });
+  ValueSearch(config.automaton(), max_reads, true)
+      .find(config, [&](const Configuration& next, const std::string& text) {
+        if (next.is_complete()) completion = text;
+        return completion.has_value();
+      });
   return completion;
 }
 
@@ -198,6 +201,7 @@ std::optional<std::string> short_completion(const Configuration& start) {
   uint64_t num_reads = 0;
   for (size_t at = 0, end = 1, length = 1; at < steps.size() && length < some->size(); ++at) {
     for (uint32_t byte = 0; byte < 256; ++byte) {
+      if (!automaton.schema().allows_byte(uint8_t(byte))) continue;
       if (automaton.action(steps[at].config.state(), uint8_t(byte)).kind == Action::kFail) continue;
       if (++num_reads > kMaxShortestReads) return some;
       automaton.schema().budget().spend(kStepsPerRead);
@@ -226,11 +230,11 @@ std::optional<std::string> short_completion(const Configuration& start) {
 
 size_t num_different_values(SchemaAutomaton& automaton, State start, size_t max) {
   std::set<std::string> values;
-  ValueSearch(automaton).find(Configuration(automaton, start),
-                              [&](const Configuration& config, const std::string& text) {
-                                if (config.is_complete()) values.insert(canonical(parse_value(text)));
-                                return values.size() >= max;
-                              });
+  ValueSearch(automaton, kMaxReadsToCount, false)
+      .find(Configuration(automaton, start), [&](const Configuration& config, const std::string& text) {
+        if (config.is_complete()) values.insert(canonical(parse_value(text)));
+        return values.size() >= max;
+      });
   return values.size();
 }
 

@@ -14,9 +14,9 @@ namespace structout::json {
 // on its bytes, for configurations that counts cannot decide (Configuration::outlook()).
 bool can_complete(const Configuration& config, const Frame* item);
 
-// Bytes that complete the text of a configuration, without spaces. None if none are found
-// soon.
-std::optional<std::string> some_completion(const Configuration& config);
+// Allowed bytes that complete the text of a configuration, without spaces. None if `max_reads`
+// of them do not lead there.
+std::optional<std::string> some_completion(const Configuration& config, uint64_t max_reads = 1 << 16);
 
 // As some_completion(), but a shortest completion if a search breadth first finds it soon.
 std::optional<std::string> short_completion(const Configuration& config);

@@ -24,7 +24,8 @@ class CompiledSchema final : public engine::EmbeddedLanguage {
   static constexpr size_t kMaxGrowth = 8 << 20;
 
   // `max_growth`: bytes of states and masks beyond those of the compiled schema that
-  // texts make before new texts use a new cache. Throws as Schema does.
+  // texts make before new texts use a new cache. Throws as Schema does, and SchemaError if no tokens
+  // spell a text.
   CompiledSchema(std::string schema, SchemaOptions options, const TextForm& form, const engine::Limits& limits,
                  std::shared_ptr<const engine::VocabularyTrie> vocabulary, size_t max_growth = kMaxGrowth);
 

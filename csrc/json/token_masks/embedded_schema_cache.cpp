@@ -50,7 +50,7 @@ bool EmbeddedSchemaCache::may_continue(const EmbeddedConfiguration& config) {
   return cache_->automaton_->reads_number(json(config).state());  // only numbers do
 }
 
-bool EmbeddedSchemaCache::has_end(const EmbeddedConfiguration& config) { return json(config).has_unused(); }
+bool EmbeddedSchemaCache::has_end(const EmbeddedConfiguration& config) { return cache_->has_end(json(config)); }
 
 bool EmbeddedSchemaCache::are_equal(const EmbeddedConfiguration& a, const EmbeddedConfiguration& b) {
   return json(a).equals(json(b));

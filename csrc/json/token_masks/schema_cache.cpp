@@ -23,6 +23,7 @@ SchemaCache::SchemaCache(std::unique_ptr<SchemaAutomaton> automaton, std::shared
       vocabulary_(std::move(vocabulary)),
       store_(vocabulary_),
       costs_(*automaton_, *vocabulary_),
+      ends_(*automaton_, *vocabulary_, costs_),
       number_(engine::unique_number()),
       row_(vocabulary_->row_words()),
       memory_bytes_(size_in_bytes()) {}
@@ -36,6 +37,8 @@ SchemaCache::Lock::~Lock() { cache_.memory_bytes_ = cache_.size_in_bytes(); }
 void SchemaCache::rehearse() {
   Lock lock(*this);
   json::rehearse(*automaton_);
+  if (!ends_.has_end(Configuration(*automaton_)))
+    throw SchemaError(ErrorKind::kImpossible, "the tokens of the vocabulary spell no text of the schema", "#");
 }
 
 CachedConfigurationPtr SchemaCache::start() {
@@ -105,7 +108,7 @@ CachedConfigurationPtr SchemaCache::after(const CachedConfiguration& cached, con
 
 CachedConfigurationPtr SchemaCache::read(const CachedConfiguration& cached, const uint8_t* begin, const uint8_t* end) {
   Configuration next = cached.config;
-  if (!next.read(begin, end) || !next.has_unused()) return nullptr;
+  if (!next.read(begin, end) || !has_end(next)) return nullptr;
   return configs_.of(std::move(next));
 }
 
@@ -126,7 +129,7 @@ size_t SchemaCache::num_states() {
 
 size_t SchemaCache::size_in_bytes() const {
   return automaton_->memory_bytes() + store_.memory_bytes() + masks_.size() * kBytesPerKey + duplicate_check_bytes_ +
-         configs_.memory_bytes() + costs_.memory_bytes();
+         configs_.memory_bytes() + costs_.memory_bytes() + ends_.memory_bytes();
 }
 
 std::optional<engine::Automaton> SchemaCache::closed(const engine::Limits& limits) try {
@@ -255,7 +258,7 @@ bool SchemaCache::find_continuations(const Configuration& config, State top, con
 }
 
 bool SchemaCache::is_exact(const Configuration& config, const Entry& entry) {
-  if (config.has_used() || !entry.duplicate_checks.of_themselves.empty()) return false;
+  if (!ends_.are_all_spelled() || config.has_used() || !entry.duplicate_checks.of_themselves.empty()) return false;
   if (entry.conditions.tokens.empty()) return true;
   std::vector<bool> holds = truths(config, entry.conditions);
   return std::all_of(entry.conditions.tokens.begin(), entry.conditions.tokens.end(), [&](const auto& token) {
@@ -280,7 +283,7 @@ std::vector<bool> SchemaCache::truths(const Configuration& config, const Conditi
 
 bool SchemaCache::may_follow(const Configuration& config, uint32_t token) {
   Configuration next = config;
-  return next.read(vocabulary_->begin(token), vocabulary_->end(token)) && next.has_unused();
+  return next.read(vocabulary_->begin(token), vocabulary_->end(token)) && has_end(next);
 }
 
 void SchemaCache::forbid_seen_keys(const Configuration& config, const Conditions& conditions, engine::MaskRow& row) {
@@ -337,6 +340,12 @@ bool SchemaCache::fill_row(const Configuration& config, const Entry& entry, engi
     std::copy(row_.begin(), row_.end(), row.overwrite());
   } else {
     store_.expand(*entry.mask, row);
+  }
+  if (!ends_.are_all_spelled()) {
+    for (uint32_t token = 0; token < vocabulary_->size(); ++token) {
+      if (row.allows(token)) row.set(token, may_follow(config, token));
+    }
+    return row.allows_any();
   }
   if (!entry.conditions.tokens.empty()) forbid_seen_keys(config, entry.conditions, row);
   if (config.has_used() || !entry.duplicate_checks.of_themselves.empty())

@@ -12,6 +12,7 @@
 #include "base/step_budget_lock.h"
 #include "json/automaton/configuration_table.h"
 #include "json/token_masks/schema_costs.h"
+#include "json/token_masks/spelled_ends.h"
 #include "json/token_masks/token_walk.h"
 #include "token_masks/mask_store.h"
 
@@ -33,7 +34,7 @@ class SchemaCache {
 
   const std::shared_ptr<const engine::VocabularyTrie>& shared_vocabulary() const { return vocabulary_; }
 
-  // See json::rehearse().
+  // See json::rehearse(). Throws SchemaError if no tokens spell a text.
   void rehearse();
 
   CachedConfigurationPtr start();
@@ -127,13 +128,17 @@ class SchemaCache {
   // compare with, no token that may repeat itself, and all conditions hold.
   bool is_exact(const Configuration& config, const Entry& entry);
   // True if the mask of the entry may need corrections for the configuration: for used keys
-  // and items, for tokens that may repeat themselves, or for seen keys.
-  static bool depends_on_config(const Configuration& config, const Entry& entry) {
-    return config.has_used() || !entry.duplicate_checks.of_themselves.empty() || !entry.conditions.tokens.empty();
+  // and items, for tokens that may repeat themselves, for seen keys, or for bytes that are no
+  // tokens.
+  bool depends_on_config(const Configuration& config, const Entry& entry) const {
+    return !ends_.are_all_spelled() || config.has_used() || !entry.duplicate_checks.of_themselves.empty() ||
+           !entry.conditions.tokens.empty();
   }
   // Stores the mask in the cached configuration, unless it is null. Returns it.
   static const engine::Mask* keep(const CachedConfiguration& cached, const engine::Mask* mask);
   std::vector<bool> truths(const Configuration& config, const Conditions& conditions);
+  // True if tokens can complete the text.
+  bool has_end(const Configuration& config) { return config.has_unused() && ends_.has_end(config); }
   bool may_follow(const Configuration& config, uint32_t token);
   void forbid_seen_keys(const Configuration& config, const Conditions& conditions, engine::MaskRow& row);
   void forbid_used(const Configuration& config, const DuplicateChecks& duplicate_checks, engine::MaskRow& row);
@@ -143,6 +148,7 @@ class SchemaCache {
   engine::MaskStore store_;
   std::mutex mutex_;  // guards the automaton and what follows
   SchemaCosts costs_;
+  SpelledEnds ends_;
   ConfigurationTable configs_;
   std::vector<State> mask_states_;    // for each state: mask_state(), or kNoState
   std::vector<uint32_t> num_frames_;  // for each state: frames that masks with it on top look at, itself included

@@ -85,6 +85,12 @@ SchemaCosts::Found SchemaCosts::ending(const Configuration& config, std::string*
   return num_tokens(other) < num_tokens(found.ending) ? Found{other, false} : found;
 }
 
+size_t SchemaCosts::unspelled_bytes(const Configuration& config) {
+  const Ending* ending = this->ending(config, nullptr).ending;
+  if (ending == &no_end_) return SIZE_MAX;
+  return num_tokens(ending) == kUnknownCost ? bytes_of(ending).size() : 0;
+}
+
 // True if the key or the item that the text is in may end as its ending says: no earlier one
 // is the same.
 bool SchemaCosts::may_close(const Configuration& config, const Ending* ending) const {
@@ -361,9 +367,7 @@ uint32_t SchemaCosts::values_to_come(const Configuration& config, std::string& c
   return own.ending == &no_end_ ? 0 : num_values(bytes_of(own.ending));
 }
 
-// What the table of a configuration depends on: the states, their keys, and whether free keys
-// have come.
-std::string SchemaCosts::key_of(const Configuration& config, State top) const {
+std::string SchemaCosts::key_of(const Configuration& config, State top) {
   std::string key;
   auto append = [&key](State state, const Registers* registers) {
     key.append(reinterpret_cast<const char*>(&state), sizeof state);

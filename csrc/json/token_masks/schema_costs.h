@@ -28,6 +28,10 @@ class SchemaCosts {
     return engine::num_tokens(ending(config, &carried).ending);
   }
 
+  // The bytes of an ending that is known without a search, or 0 if tokens spell it. SIZE_MAX if
+  // none is known.
+  size_t unspelled_bytes(const Configuration& config);
+
   std::shared_ptr<const engine::TokenCosts> token_costs(const Configuration& config, std::string& carried);
 
   // The strings and numbers that the ending of a configuration begins.
@@ -39,6 +43,9 @@ class SchemaCosts {
   uint32_t rough_bound(const Configuration& config, std::string& carried);
   // The same, also without a look at the states of the stack.
   uint32_t rougher_bound(const Configuration& config);
+
+  // The states on the stack, their keys, and whether free keys have come; with another state on top.
+  static std::string key_of(const Configuration& config, State top);
 
   size_t memory_bytes() const { return endings_.memory_bytes() + bytes_; }
 
@@ -64,7 +71,6 @@ class SchemaCosts {
   // The costs after the tokens of a configuration with another state on top.
   std::shared_ptr<const engine::TokenCosts> table(const Configuration& config, State top);
   std::shared_ptr<const engine::TokenCosts> kept(std::string key, engine::TokenCosts costs);
-  std::string key_of(const Configuration& config, State top) const;
 
   SchemaAutomaton& automaton_;
   const engine::VocabularyTrie& vocabulary_;
