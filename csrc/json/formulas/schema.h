@@ -227,6 +227,7 @@ class Schema {
   static constexpr uint32_t kNoName = UINT32_MAX;
   static constexpr uint32_t kNoEnd = UINT32_MAX;  // of items
   static constexpr int kMaxReferences = 64;       // one after another, where their targets are looked into
+  static constexpr int kManyReferences = 8;       // after which loops are looked for
 
   // The child formula of a schema that is reached in the present context. A schema that
   // only refers to another has the formula of its target.

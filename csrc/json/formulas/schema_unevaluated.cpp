@@ -69,6 +69,7 @@ void Schema::collect_evaluated(const Value& schema, Type type, Formula condition
                                Evaluated& found) {
   if (!schema.is_object()) return;
   InContext within(*this, entered(schema));
+  if (depth > kManyReferences && always_refers_to_itself(schema)) return;  // no value has it
   if (depth > kMaxReferences) {
     throw engine::LimitError("schema_references", uint64_t(depth), kMaxReferences);
   }

@@ -272,6 +272,8 @@ def test_random_schemas_are_closed_as_defined(num_cases):
     counts = {True: 0, False: 0, None: 0}
     for _ in range(num_cases(60, long=3000)):
         schema = random_schema(rng) | {"$defs": {"d": random_schema(rng, 1)}}
+        if "$ref" in schema["$defs"]["d"]:  # to itself: no reading would end
+            continue
         reading = Reading(schema)
         try:
             as_written = OPEN.compile(schema)
