@@ -77,6 +77,9 @@ SchemaCosts::Found SchemaCosts::ending(const Configuration& config, std::string*
       if (!found.is_least) found.ending = with_another_character(config);
     }
     if (named != &no_end_ && num_tokens(named) <= num_tokens(found.ending)) found = {named, true};
+  } else if (const Ending* usual = nullptr; endings_.find(stack_, usual) && completes(config, usual)) {
+    found.ending = usual;  // other items rarely forbid it
+    if (carried != nullptr && carried->empty()) *carried = bytes_of(usual);
   }
   if (carried == nullptr) return found;
   if (carried->empty() && found.ending == &no_end_) *carried = searched(config);
@@ -89,6 +92,13 @@ size_t SchemaCosts::unspelled_bytes(const Configuration& config) {
   const Ending* ending = this->ending(config, nullptr).ending;
   if (ending == &no_end_) return SIZE_MAX;
   return num_tokens(ending) == kUnknownCost ? bytes_of(ending).size() : 0;
+}
+
+bool SchemaCosts::completes(const Configuration& config, const Ending* ending) const {
+  const std::string bytes = bytes_of(ending);
+  Configuration next = config;
+  auto reads = [&next](char byte) { return next.read(uint8_t(byte)); };
+  return std::all_of(bytes.begin(), bytes.end(), reads) && next.is_complete();
 }
 
 // True if the key or the item that the text is in may end as its ending says: no earlier one

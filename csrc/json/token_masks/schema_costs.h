@@ -65,6 +65,7 @@ class SchemaCosts {
   // `carried`: null if no search is worth its time.
   Found ending(const Configuration& config, std::string* carried);
   uint32_t bound(uint64_t cost, uint64_t num_more);
+  bool completes(const Configuration& config, const engine::Ending* ending) const;
   bool may_close(const Configuration& config, const engine::Ending* ending) const;
   const engine::Ending* with_another_character(const Configuration& config);
   std::string searched(const Configuration& config);
