@@ -208,6 +208,8 @@ class Texts {
 
     bool accepts(uint32_t state) const;
   };
+  std::optional<std::string> only_text(Formula formula) const;
+  bool is_continued_by(const TextState& state, const std::string& text);
   bool asks_for_length_only(uint32_t state) const;
   bool asks_for_lengths_only(Formula formula) const;
   bool allows_plain(uint32_t state);

@@ -30,8 +30,52 @@ uint32_t Texts::least_length(uint32_t state) const {
   return length;
 }
 
+// The text of a literal that accepts only one, if a formula requires such a literal. Among
+// hundreds of constants, this one needs a look at each, and no states.
+std::optional<std::string> Texts::only_text(Formula formula) const {
+  for (Formula literal : formulas_.conjuncts(formula)) {
+    const FormulaNode& node = formulas_[literal];
+    if (node.op != Op::kText || languages_[node.a].listed != nullptr) continue;
+    const engine::Automaton& automaton = *languages_[node.a].automaton;
+    std::string text;
+    uint32_t state = node.b;
+    for (; automaton.end(state) - automaton.begin(state) == 1 && text.size() < kMaxListedLength;) {
+      const Edge* edge = automaton.begin(state);
+      if (edge->first != edge->last || automaton.accepts(state)) break;
+      text.push_back(char(edge->first));
+      state = edge->target;
+    }
+    if (automaton.begin(state) == automaton.end(state)) return text;
+  }
+  return std::nullopt;
+}
+
+bool Texts::is_continued_by(const TextState& state, const std::string& text) {
+  budget_.spend(1);
+  uint32_t syntax_state = state.syntax, num_characters = 0;
+  for (char byte : text) {
+    syntax_state = allowed_bytes_[uint8_t(byte)] ? syntax(state.kind).next(syntax_state, uint8_t(byte)) : engine::kDead;
+    if (syntax_state == engine::kDead) return false;
+    num_characters += state.kind != TextKind::kNumber && syntax_state == kBoundary;
+  }
+  return syntax(state.kind).accepts(syntax_state) && formulas_.evaluate(state.formula, [&](Formula atom) {
+    const FormulaNode& node = formulas_[atom];
+    if (node.op == Op::kMinLength) return num_characters >= node.a;
+    uint32_t at = node.b;
+    for (size_t i = 0; i < text.size() && at < languages_[node.a].automaton->num_states(); ++i) {
+      at = languages_[node.a].automaton->next(at, uint8_t(text[i]));
+    }
+    return at < languages_[node.a].automaton->num_states() && languages_[node.a].accepts(at);
+  });
+}
+
 bool Texts::is_live(uint32_t state) {
   if (steps_[state].life != Life::kUnknown) return steps_[state].life == Life::kLive;
+  if (std::optional<std::string> only = only_text(states_[state].formula)) {
+    bool is_live = is_continued_by(states_[state], *only);
+    steps_[state].life = is_live ? Life::kLive : Life::kDead;
+    return is_live;
+  }
   if (auto split = split_limit(state)) {
     bool is_live = distance(split->first) < split->second;
     steps_[state].life = is_live ? Life::kLive : Life::kDead;
