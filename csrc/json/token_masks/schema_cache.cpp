@@ -50,52 +50,54 @@ CachedConfigurationPtr SchemaCache::after(const CachedConfiguration& cached, uin
   if (cached.is_shared()) {
     engine::LookupLock lock(mutex_);
     CachedConfigurationPtr known = configs_.after(cached, token);
-    if (known != nullptr) return known;
+    if (known != nullptr) return with_ending(cached, token, std::move(known));
   }
   const uint8_t *begin = vocabulary_->begin(token), *end = vocabulary_->end(token);
   if (begin == end) return nullptr;
   Lock lock(*this);
   CachedConfigurationPtr next = read(cached, begin, end);
   if (next != nullptr) configs_.add_move(cached, token, *next);
-  return next == nullptr || cached.ending.empty() ? next : with_ending(cached, token, std::move(next));
+  return next == nullptr ? next : with_ending(cached, token, std::move(next));
 }
 
 // Takes over the rest of the ending that the text has carried up to the token.
 CachedConfigurationPtr SchemaCache::with_ending(const CachedConfiguration& before, uint32_t token,
                                                 CachedConfigurationPtr after) {
+  if (before.ending.empty()) return after;
   std::string_view bytes(reinterpret_cast<const char*>(vocabulary_->begin(token)),
                          size_t(vocabulary_->end(token) - vocabulary_->begin(token)));
   bool is_along = before.ending.size() > bytes.size() && before.ending.compare(0, bytes.size(), bytes) == 0;
-  if (is_along && !after->is_shared()) after->ending = before.ending.substr(bytes.size());
+  if (!is_along) return after;
+  if (after->is_shared()) {
+    after = std::make_shared<const CachedConfiguration>(after->config, after->is_complete,
+                                                        CachedConfiguration::kNoNumber);
+  }
+  after->ending = before.ending.substr(bytes.size());
   return after;
 }
 
 uint32_t SchemaCache::cost_to_end(const CachedConfiguration& cached) {
   if (cached.is_complete) return 0;
   Lock lock(*this);
-  std::string none;
-  return costs_.cost(cached.config, cached.is_shared() ? none : cached.ending);
+  return costs_.cost(cached.config, cached.ending);
 }
 
 uint32_t SchemaCache::values_to_come(const CachedConfiguration& cached) {
   Lock lock(*this);
-  std::string none;
-  return costs_.values_to_come(cached.config, cached.is_shared() ? none : cached.ending);
+  return costs_.values_to_come(cached.config, cached.ending);
 }
 
 std::shared_ptr<const engine::TokenCosts> SchemaCache::token_costs(const CachedConfiguration& cached, uint32_t max) {
   uint32_t most = cached.most_cost.load(std::memory_order_acquire);
   if (most <= max) return nullptr;
   Lock lock(*this);
-  std::string none;
-  std::string& carried = cached.is_shared() ? none : cached.ending;
   if (most == CachedConfiguration::kNoNumber) {
     entry_of(cached.config, mask_state(cached.config));  // makes the states to which tokens lead
-    most = costs_.rough_bound(cached.config, carried);
+    most = costs_.rough_bound(cached.config, cached.ending);
     cached.most_cost.store(most, std::memory_order_release);
     if (most <= max) return nullptr;
   }
-  std::shared_ptr<const engine::TokenCosts> costs = costs_.token_costs(cached.config, carried);
+  std::shared_ptr<const engine::TokenCosts> costs = costs_.token_costs(cached.config, cached.ending);
   cached.most_cost.store(std::min(most, costs->most()), std::memory_order_release);
   return costs->most() <= max ? nullptr : costs;
 }

@@ -54,7 +54,7 @@ bool has_free_key(const Registers* registers) { return registers != nullptr && r
 
 }  // namespace
 
-SchemaCosts::Found SchemaCosts::ending(const Configuration& config, std::string* carried) {
+SchemaCosts::Found SchemaCosts::ending(const Configuration& config, std::string* carried, bool may_add) {
   if (config.is_complete()) return {nullptr, true};
   stack_.clear();
   bool is_key = automaton_.is_key(config.state());
@@ -73,8 +73,10 @@ SchemaCosts::Found SchemaCosts::ending(const Configuration& config, std::string*
       stack_[0].second.has_free = false;
     }
     if (endings_.find(stack_, found.ending)) {
-      found.is_least = !config.has_used() || may_close(config, found.ending);
-      if (!found.is_least) found.ending = with_another_character(config);
+      bool is_item = config.below() != nullptr && config.below()->item != nullptr;
+      bool may_repeat = config.has_used() && (is_key || (is_item && automaton_.is_in_string(config.state())));
+      found.is_least = !may_repeat || completes(config, found.ending);
+      if (!found.is_least) found.ending = may_add ? with_another_character(config) : &no_end_;
     }
     if (named != &no_end_ && num_tokens(named) <= num_tokens(found.ending)) found = {named, true};
   } else if (const Ending* usual = nullptr; endings_.find(stack_, usual) && completes(config, usual)) {
@@ -101,24 +103,11 @@ bool SchemaCosts::completes(const Configuration& config, const Ending* ending) c
   return std::all_of(bytes.begin(), bytes.end(), reads) && next.is_complete();
 }
 
-// True if the key or the item that the text is in may end as its ending says: no earlier one
-// is the same.
-bool SchemaCosts::may_close(const Configuration& config, const Ending* ending) const {
-  bool is_item = config.below() != nullptr && config.below()->item != nullptr;
-  if (!automaton_.is_key(config.state()) && !(is_item && automaton_.is_in_string(config.state()))) return true;
-  Configuration next = config;
-  for (char byte : *ending->bytes) {
-    if (!next.read(uint8_t(byte))) return false;
-    if (byte == '"') return true;
-  }
-  return true;
-}
-
 const Ending* SchemaCosts::with_another_character(const Configuration& config) {
   for (char byte : std::string_view("aeionstrlcdu0123456789bfghjkmpqvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_- ")) {
     Configuration next = config;
     if (!next.read(uint8_t(byte))) continue;
-    Found found = ending(next, nullptr);
+    Found found = ending(next, nullptr, false);
     if (found.ending == nullptr || !found.is_least) continue;
     return endings_.of(byte + bytes_of(found.ending));
   }

@@ -62,11 +62,11 @@ class SchemaCosts {
   // Tokens for which keys and items need more, since they must differ from earlier ones.
   static constexpr uint32_t kToDiffer = 8;
 
-  // `carried`: null if no search is worth its time.
-  Found ending(const Configuration& config, std::string* carried);
+  // `carried`: null if no search is worth its time. `may_add`: the ending of a key or string may
+  // add a character, so that it is none of the earlier ones.
+  Found ending(const Configuration& config, std::string* carried, bool may_add = true);
   uint32_t bound(uint64_t cost, uint64_t num_more);
   bool completes(const Configuration& config, const engine::Ending* ending) const;
-  bool may_close(const Configuration& config, const engine::Ending* ending) const;
   const engine::Ending* with_another_character(const Configuration& config);
   std::string searched(const Configuration& config);
   // The costs after the tokens of a configuration with another state on top.
