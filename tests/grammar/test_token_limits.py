@@ -131,6 +131,58 @@ def test_texts_of_random_constraints_end_within_their_limits(kind):
     assert len(walked.failed) * 100 <= walked.count, walked.failed[0]
 
 
+STRING = {"type": "string"}
+# Schemas in which an end depends on what has come: on the text of a string or a key, on keys
+# that a token completes together with the beginning of their value, and on items.
+DEPENDENT_ENDS = {
+    "text of a string": {
+        "type": "object",
+        "properties": {"a": STRING, "b": {"type": "string", "minLength": 9}},
+        "required": ["a"],
+        "if": {"properties": {"a": {"pattern": "^[^a]"}}},
+        "then": {"required": ["b"]},
+    },
+    "text of a key": {
+        "type": "object",
+        "patternProperties": {"^[^a]": {"enum": [[7, True, "abc", 123]]}, "^a": {"type": "integer"}},
+        "minProperties": 1,
+    },
+    "name in front of a value": {
+        "type": "object",
+        "properties": {"a": {"const": "b"}, "bar": {"type": "null"}},
+        "required": ["a"],
+        "additionalProperties": False,
+        "minProperties": 2,
+    },
+    "free keys": {"type": "object", "required": ["abc"], "minProperties": 3},
+    "free key, then a name": {"type": "object", "properties": {"abc": STRING}, "minProperties": 2},
+    "free key in front of a value": {
+        "type": "object",
+        "properties": {"ab": {"const": "A"}},
+        "additionalProperties": {"type": "integer"},
+        "minProperties": 3,
+        "maxProperties": 3,
+    },
+    "items": {
+        "type": "array",
+        "prefixItems": [{"properties": {"A": {"type": "string", "format": "date-time"}}, "required": ["A"]}],
+        "items": {"enum": ["a", "b"]},
+        "minItems": 2,
+        "uniqueItems": True,
+    },
+}
+
+
+@pytest.mark.parametrize("key_order", ["declared", "any"])
+@pytest.mark.parametrize("name", DEPENDENT_ENDS)
+def test_text_ends_within_its_limit_where_the_end_depends_on_what_has_come(name, key_order):
+    backends = BackendSet(VOCABULARY, StructuredOutputsConfig(key_order=key_order))
+    grammar = compile_or_none(backends, StructuredOutputsParams(json=DEPENDENT_ENDS[name])).grammar
+    rng = random.Random(name)
+    for extra in [0, 1, 2, 4, 8, 16, 40] * 30:
+        assert text_within(grammar, grammar.matcher.num_needed + extra, rng) is not None, extra
+
+
 def least_by_search(grammar, vocabulary: Vocabulary, most: int) -> int:
     """The least number of tokens to the end, the stop token included, by a
     breadth-first search over configurations."""
