@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/sorted_set.h"
 #include "json/document/errors.h"
+#include "json/scalars/known_automata.h"
 #include "json/scalars/number.h"
 #include "json/scalars/shared_languages.h"
 
@@ -14,6 +15,7 @@ namespace structout::json {
 using engine::Automaton;
 using engine::Edge;
 using engine::kDead;
+using engine::Spelling;
 
 namespace {
 
@@ -26,8 +28,8 @@ constexpr size_t kMaxEdges = 16 << 20;
 Texts::Texts(Formulas& formulas, engine::Budget& budget, const std::vector<bool>& allowed_bytes)
     : formulas_(formulas),
       budget_(budget),
-      syntax_{engine::any_string_content(engine::Spelling::kJsonCanonical),
-              engine::any_string_content(engine::Spelling::kJson), any_number()},
+      syntax_{known_automaton("canonical strings", [] { return any_string_content(Spelling::kJsonCanonical); }),
+              known_automaton("strings", [] { return any_string_content(Spelling::kJson); }), any_number()},
       allowed_bytes_(allowed_bytes),
       allows_all_bytes_(std::count(allowed_bytes.begin(), allowed_bytes.end(), true) == 256) {}
 
