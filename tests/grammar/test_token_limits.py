@@ -132,8 +132,8 @@ def test_texts_of_random_constraints_end_within_their_limits(kind):
 
 
 STRING = {"type": "string"}
-# Schemas in which an end depends on what has come: on the text of a string or a key, on keys
-# that a token completes together with the beginning of their value, and on items.
+# Schemas in which an end depends on what has come: on the text of a string or a key, on
+# keys that a token completes together with the beginning of their value, and on items.
 DEPENDENT_ENDS = {
     "text of a string": {
         "type": "object",
