@@ -69,8 +69,8 @@ CachedConfigurationPtr SchemaCache::with_ending(const CachedConfiguration& befor
   bool is_along = before.ending.size() > bytes.size() && before.ending.compare(0, bytes.size(), bytes) == 0;
   if (!is_along) return after;
   if (after->is_shared()) {
-    after = std::make_shared<const CachedConfiguration>(after->config, after->is_complete,
-                                                        CachedConfiguration::kNoNumber);
+    after =
+        std::make_shared<const CachedConfiguration>(after->config, after->is_complete, CachedConfiguration::kNoNumber);
   }
   after->ending = before.ending.substr(bytes.size());
   return after;
