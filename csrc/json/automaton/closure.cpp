@@ -54,9 +54,18 @@ std::optional<engine::Automaton> closure(SchemaAutomaton& automaton, engine::Bud
     if (configs.size() > budget.limits.states) return std::nullopt;
     budget.spend(1);
     const Configuration config = configs[i];
+    const bool is_scalar = automaton.is_scalar(config.state());
     std::vector<engine::Edge> edges;
+    Action before;
     for (int byte = 0; byte < 256; ++byte) {
-      if (automaton.action(config.state(), uint8_t(byte)).kind == Action::kFail) continue;
+      const Action action = automaton.action(config.state(), uint8_t(byte));
+      bool is_same = is_scalar && action.kind == Action::kReplace && action == before;
+      before = action;
+      if (action.kind == Action::kFail) continue;
+      if (is_same) {  // of a string or number only the state changes
+        edges.back().last = uint8_t(byte);
+        continue;
+      }
       Configuration next = config;
       if (!next.read(uint8_t(byte))) continue;
       std::optional<uint32_t> target = number_of(next);
