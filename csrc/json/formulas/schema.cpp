@@ -344,20 +344,24 @@ Formula Schema::for_items(uint32_t begin, uint32_t end, Formula child) {
   return child == kAlways || begin >= end ? kAlways : formulas_.atom(Op::kForItems, begin, end, child);
 }
 
-void Schema::add_array(const Value& schema, std::vector<Formula>& all) {
+std::vector<Schema::Items> Schema::own_items(const Value& schema) {
   const Value *items = schema.find("items"), *prefix = document_.find(schema, "prefixItems"), *rest = items;
   if (items != nullptr && items->is_array()) {
     prefix = items;
     rest = schema.find("additionalItems");
   }
-  uint32_t num_prefixed = 0;
+  std::vector<Items> found;
   if (prefix != nullptr) {
-    for (const Value& each : prefix->items) {
-      all.push_back(for_items(num_prefixed, num_prefixed + 1, child(each)));
-      ++num_prefixed;
-    }
+    for (const Value& each : prefix->items)
+      found.push_back({uint32_t(found.size()), uint32_t(found.size()) + 1, child(each)});
   }
-  if (rest != nullptr) all.push_back(for_items(num_prefixed, kNoEnd, child(*rest)));
+  if (rest != nullptr) found.push_back({uint32_t(found.size()), kNoEnd, child(*rest)});
+  return found;
+}
+
+void Schema::add_array(const Value& schema, std::vector<Formula>& all) {
+  const std::vector<Items> own = own_items(schema);
+  for (const Items& items : own) all.push_back(for_items(items.begin, items.end, items.child));
   if (const Value* least = schema.find("minItems")) all.push_back(min_items(count_of(*least, schema, "minItems")));
   if (const Value* most = schema.find("maxItems")) {
     all.push_back(no(min_items(count_of(*most, schema, "maxItems") + 1)));
@@ -374,7 +378,7 @@ void Schema::add_array(const Value& schema, std::vector<Formula>& all) {
   }
   const Value* unique = schema.find("uniqueItems");
   if (unique != nullptr && unique->kind == ValueKind::kTrue) {
-    unique_items_.push_back(num_prefixed > 0 || rest == nullptr ? kAlways : child(*rest));
+    unique_items_.push_back(own.size() == 1 && own[0].end == kNoEnd ? own[0].child : kAlways);
     all.push_back(formulas_.atom(Op::kUnique));
   }
   if (document_.find(schema, "unevaluatedItems") != nullptr) {

@@ -208,6 +208,11 @@ class Schema {
     Formula contains;     // only those that satisfy this child
     Formula value;
   };
+  // The child formula of the items begin ... end - 1.
+  struct Items {
+    uint32_t begin, end;
+    Formula child;
+  };
   struct Evaluated {
     std::vector<EvaluatedKeys> keys;
     std::vector<EvaluatedKeys> required;  // that are named in `required` and its like, and evaluated nowhere
@@ -320,6 +325,9 @@ class Schema {
   // False if a schema says nothing about keys, not even inside of arrays and objects.
   bool may_name_keys(const Value& schema);
   Formula expand_closed(uint32_t number, Type type);
+  // Those of `items`, `prefixItems` and `additionalItems`.
+  std::vector<Items> own_items(const Value& schema);
+  Evaluated evaluated_by(const std::vector<Source>& schemas, Type type);
   Formula expand_closed_object(const std::vector<Source>& schemas);
   Formula expand_closed_array(const std::vector<Source>& schemas);
 

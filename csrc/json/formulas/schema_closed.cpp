@@ -80,14 +80,19 @@ Formula Schema::expand_closed(uint32_t number, Type type) {
   return type == Type::kArray ? expand_closed_array(schemas) : kAlways;
 }
 
-Formula Schema::expand_closed_object(const std::vector<Source>& schemas) {
+Schema::Evaluated Schema::evaluated_by(const std::vector<Source>& schemas, Type type) {
   Evaluated found;
   for (const Source& source : schemas) {
     const Node node = schemas_[formulas_[source.schema].a];
     InContext within(*this, node.context);
-    Formula condition = source.is_certain ? kAlways : expand(source.schema, Type::kObject);
-    collect_evaluated(*node.value, Type::kObject, condition, false, 0, found);
+    Formula condition = source.is_certain ? kAlways : expand(source.schema, type);
+    collect_evaluated(*node.value, type, condition, false, 0, found);
   }
+  return found;
+}
+
+Formula Schema::expand_closed_object(const std::vector<Source>& schemas) {
+  Evaluated found = evaluated_by(schemas, Type::kObject);
   std::vector<uint32_t> names;
   std::vector<EvaluatedKeys> sets;  // of other keys, whose values may be closed
   for (const EvaluatedKeys& each : found.keys) {
@@ -129,13 +134,7 @@ Formula Schema::expand_closed_object(const std::vector<Source>& schemas) {
 }
 
 Formula Schema::expand_closed_array(const std::vector<Source>& schemas) {
-  Evaluated found;
-  for (const Source& source : schemas) {
-    const Node node = schemas_[formulas_[source.schema].a];
-    InContext within(*this, node.context);
-    Formula condition = source.is_certain ? kAlways : expand(source.schema, Type::kArray);
-    collect_evaluated(*node.value, Type::kArray, condition, false, 0, found);
-  }
+  const Evaluated found = evaluated_by(schemas, Type::kArray);
   uint32_t num_single = 0;  // items before the last bound
   for (const EvaluatedItems& each : found.items) {
     num_single = std::max(num_single, each.end == kNoEnd ? each.begin : each.end);

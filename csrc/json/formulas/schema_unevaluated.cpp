@@ -44,19 +44,9 @@ void Schema::collect_own_keys(const Value& schema, Formula condition, bool is_to
 }
 
 void Schema::collect_own_items(const Value& schema, Formula condition, bool is_top, Evaluated& found) {
-  const Value *items = schema.find("items"), *prefix = document_.find(schema, "prefixItems"), *rest = items;
-  if (items != nullptr && items->is_array()) {
-    prefix = items;
-    rest = schema.find("additionalItems");
+  for (const Items& items : own_items(schema)) {
+    found.items.push_back({condition, items.begin, items.end, kAlways, items.child});
   }
-  uint32_t num_prefixed = 0;
-  if (prefix != nullptr) {
-    for (const Value& each : prefix->items) {
-      found.items.push_back({condition, num_prefixed, num_prefixed + 1, kAlways, child(each)});
-      ++num_prefixed;
-    }
-  }
-  if (rest != nullptr) found.items.push_back({condition, num_prefixed, kNoEnd, kAlways, child(*rest)});
   const Value* others = is_top ? nullptr : document_.find(schema, "unevaluatedItems");
   if (others != nullptr) found.items.push_back({condition, 0, kNoEnd, kAlways, child(*others)});
   if (const Value* contains = document_.find(schema, "contains");

@@ -96,7 +96,7 @@ class Texts {
   // The start state of the string of a value that is compared with no other. With a formula
   // on lengths alone, it may have any spelling.
   uint32_t start_of_lone_string(Formula formula) {
-    return add({asks_for_lengths_only(formula) ? TextKind::kStringInAnySpelling : TextKind::kString, 0, formula});
+    return add({is_about_length(formula) ? TextKind::kStringInAnySpelling : TextKind::kString, 0, formula});
   }
 
   // The start state of a formula that is only tracked, in a text that another formula
@@ -211,7 +211,7 @@ class Texts {
   std::optional<std::string> only_text(Formula formula) const;
   bool is_continued_by(const TextState& state, const std::string& text);
   bool asks_for_length_only(uint32_t state) const;
-  bool asks_for_lengths_only(Formula formula) const;
+  bool is_about_length(Formula formula) const;
   bool allows_plain(uint32_t state);
   bool leads_back(uint32_t start, uint32_t state, uint32_t num_separator_bytes,
                   std::map<std::pair<uint32_t, uint32_t>, bool>& known);

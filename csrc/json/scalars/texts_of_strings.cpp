@@ -32,7 +32,8 @@ bool Texts::asks_for_length_only(uint32_t state) const {
   return formula == kAlways || formulas_.op(formula) == Op::kMinLength;
 }
 
-bool Texts::asks_for_lengths_only(Formula formula) const {
+// True if a formula has no literals but bounds of the length.
+bool Texts::is_about_length(Formula formula) const {
   bool result = true;
   formulas_.visit_literals(formula, [&](Formula atom, bool) { result &= formulas_.op(atom) == Op::kMinLength; });
   return result;

@@ -39,7 +39,7 @@ std::optional<std::string> Texts::only_text(Formula formula) const {
     const engine::Automaton& automaton = *languages_[node.a].automaton;
     std::string text;
     uint32_t state = node.b;
-    for (; automaton.end(state) - automaton.begin(state) == 1 && text.size() < kMaxListedLength;) {
+    while (automaton.end(state) - automaton.begin(state) == 1 && text.size() < kMaxListedLength) {
       const Edge* edge = automaton.begin(state);
       if (edge->first != edge->last || automaton.accepts(state)) break;
       text.push_back(char(edge->first));

@@ -16,7 +16,7 @@ class SpelledEnds {
   SpelledEnds(SchemaAutomaton& automaton, const engine::VocabularyTrie& vocabulary, SchemaCosts& costs);
 
   // True if tokens are known to complete the text. False if none do, or a search finds none soon.
-  // Of a configuration for which it is true, some token leads to another one.
+  // If it is true, some token leads to a configuration for which it is true, too.
   bool has_end(const Configuration& config);
 
   // True if every byte that texts need is a token, so each text that can be completed has an end.

@@ -97,6 +97,10 @@ Count ValueCounts::counted(State state, const PastKeys& seen_keys, size_t num_it
   return {};
 }
 
+bool ValueCounts::has_come(const Object& object, uint32_t name, const PastKeys& seen_keys) const {
+  return objects_.is_guarded(object) ? name < seen_keys.size() && seen_keys[name] : name < object.next;
+}
+
 // True if any key that is allowed may come beside those that must: the object asks for
 // numbers of keys alone, and for fewer names than the most.
 bool ValueCounts::has_room_for_any_key(const Object& object, const PastKeys& seen_keys) const {
@@ -106,8 +110,7 @@ bool ValueCounts::has_room_for_any_key(const Object& object, const PastKeys& see
   });
   uint32_t num_required = 0;
   for (uint32_t i = 0; i < objects_.order(object).order.names.size(); ++i) {
-    bool has_come = objects_.is_guarded(object) ? i < seen_keys.size() && seen_keys[i] : i < object.next;
-    num_required += !has_come && objects_.is_required(object, i);
+    num_required += !has_come(object, i, seen_keys) && objects_.is_required(object, i);
   }
   return are_numbers && num_required < object.max_keys;
 }
@@ -239,8 +242,8 @@ Count ValueCounts::objects(uint32_t number, const PastKeys& seen_keys) {
   const std::vector<uint32_t> in_rest = schema_.names_in(rest);
   Count count = {1, rest == kAlways && object.max_keys == UINT32_MAX && !object.allows_free};
   for (uint32_t i = 0; i < order.names.size() && !count.are_many(); ++i) {
-    bool has_come = objects_.is_guarded(object) ? i < seen_keys.size() && seen_keys[i] : i < object.next;
-    if (has_come || std::find(in_rest.begin(), in_rest.end(), order.names[i]) != in_rest.end()) continue;
+    if (has_come(object, i, seen_keys) || std::find(in_rest.begin(), in_rest.end(), order.names[i]) != in_rest.end())
+      continue;
     bool is_optional = !objects_.is_required(object, i);
     bool is_sure = rest == kAlways && object.max_keys == UINT32_MAX;
     if (is_optional && !is_sure && !has_room) continue;

@@ -71,6 +71,7 @@ class ValueCounts {
  private:
   Count counted(State state, const PastKeys& seen_keys, size_t num_items);
   Count values_of(uint32_t value_formulas);
+  bool has_come(const Object& object, uint32_t name, const PastKeys& seen_keys) const;
   bool has_room_for_any_key(const Object& object, const PastKeys& seen_keys) const;
   Count objects(uint32_t object, const PastKeys& seen_keys);
   Count objects_after(const InKey& key, const PastKeys& seen_keys);
