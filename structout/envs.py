@@ -45,10 +45,11 @@ def vllm_strict() -> bool:
     return _choice("STRUCTOUT_VLLM_STRICT", ("0", "1")) == "1"
 
 
-def vllm_worker_states() -> bool:
+def vllm_worker_states() -> bool | None:
     """STRUCTOUT_VLLM_WORKER_STATES = 0 | 1: whether vLLM's workers keep the states of
-    grammars, instead of its scheduler. Default: 0."""
-    return _choice("STRUCTOUT_VLLM_WORKER_STATES", ("0", "1")) == "1"
+    grammars, instead of its scheduler. Default, None: under asynchronous scheduling."""
+    choice = _choice("STRUCTOUT_VLLM_WORKER_STATES", ("0", "1"))
+    return None if choice is None else choice == "1"
 
 
 def key_order() -> str:

@@ -1,6 +1,7 @@
 """Servers in a process of their own."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 _START_SECONDS = 900
+_ERROR = re.compile("error|traceback|fatal|segmentation", re.IGNORECASE)
 
 
 def free_ports(count: int) -> list[int]:
@@ -42,7 +44,7 @@ def running(command: Sequence[str], variables: Mapping[str, str], log: Path, url
             for url in urls:
                 _wait_for(process, url, log)
             yield process.pid
-            assert process.poll() is None, log.read_text()[-3000:]
+            assert process.poll() is None, _errors_in(log)
         finally:
             process.send_signal(signal.SIGTERM)
             try:
@@ -56,11 +58,19 @@ def _wait_for(process: subprocess.Popen[Any], url: str, log: Path) -> None:
 
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
-        assert process.poll() is None, log.read_text()[-3000:]
+        assert process.poll() is None, _errors_in(log)
         try:
             if httpx.get(f"{url}/health", timeout=5).status_code == 200:
                 return
         except httpx.HTTPError:
             pass
         time.sleep(0.5)
-    raise AssertionError(log.read_text()[-3000:])
+    raise AssertionError(_errors_in(log))
+
+
+def _errors_in(log: Path) -> str:
+    """The first lines from an error on, which is the cause of those after it, and the
+    last lines."""
+    lines = log.read_text().splitlines()
+    first = next((i for i, line in enumerate(lines) if _ERROR.search(line)), len(lines))
+    return "\n".join([*lines[first : first + 40], "[...]", *lines[first + 40 :][-20:]])

@@ -56,9 +56,10 @@ class Engine:
 
     @property
     def num_held(self) -> int:
-        """How many requests structout's manager has."""
+        """How many requests structout's manager has for the scheduler."""
         assert self.manager.structout is not None
-        return self.manager.structout.num_requests
+        num_followed = self.states.num_requests if getattr(self.manager, "is_shared", False) else 0
+        return self.manager.structout.num_requests - num_followed
 
     @property
     def states(self) -> Any:
@@ -118,13 +119,16 @@ class Engine:
 
 
 @contextmanager
-def engine(model: Path, *, is_async: bool = False, keeps_states: bool = False, **arguments: Any) -> Iterator[Engine]:
+def engine(
+    model: Path, *, is_async: bool = False, keeps_states: bool | None = False, **arguments: Any
+) -> Iterator[Engine]:
     """An engine in this process, which ends with the context.
 
     Args:
         model: the model's folder.
         is_async: whether to schedule asynchronously, which vLLM does not do on the CPU.
-        keeps_states: whether the workers are to keep the states of grammars.
+        keeps_states: whether the workers are to keep the states of grammars; None for
+            the default.
         arguments: those of ``LLM``.
     """
     defaults = {
@@ -143,11 +147,12 @@ def engine(model: Path, *, is_async: bool = False, keeps_states: bool = False, *
         config.scheduler_config.async_scheduling = is_async
 
     CpuPlatform.check_and_update_config = classmethod(check_and_update_config)
-    os.environ["STRUCTOUT_VLLM_WORKER_STATES"] = str(int(keeps_states))
+    if keeps_states is not None:
+        os.environ["STRUCTOUT_VLLM_WORKER_STATES"] = str(int(keeps_states))
     try:
         llm = LLM(str(model), **defaults | arguments)
     finally:
-        del os.environ["STRUCTOUT_VLLM_WORKER_STATES"]
+        os.environ.pop("STRUCTOUT_VLLM_WORKER_STATES", None)
         CpuPlatform.check_and_update_config = classmethod(check)
     # vLLM does this in each process once: it looks into all modules, and not all that
     # are imported later let it.

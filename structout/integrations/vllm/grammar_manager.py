@@ -29,6 +29,8 @@ _log = logging.getLogger("vllm.structout")
 # counted its rows.
 _HAS_STRIDE = "mask_stride" in apply_grammar_bitmask.__code__.co_varnames
 
+_keys = itertools.count()  # of requests: managers may share one of structout's
+
 
 class Grammar:
     """A request's grammar as vLLM holds it: a handle whose methods call the manager.
@@ -99,7 +101,8 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
 
     Args:
         vllm_config: vLLM's config.
-        config_changes: what the manager's ``StructuredOutputsConfig`` has instead of
+        structout: the manager, where another one of this process has it already.
+        config_changes: what a new manager's ``StructuredOutputsConfig`` has instead of
             what vLLM's config and the environment give it.
 
     Attributes:
@@ -110,14 +113,15 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
 
     has_structout_workers = True
 
-    def __init__(self, vllm_config: Any, **config_changes: Any):
+    def __init__(self, vllm_config: Any, structout: StructuredOutputManager | None = None, **config_changes: Any):
         super().__init__(vllm_config)
-        self.structout: StructuredOutputManager | None = None
-        self._keys = itertools.count()
+        self.structout = structout
         config = vllm_config.structured_outputs_config
-        if not vllm_config.model_config.skip_tokenizer_init and request_params.serves(config, self.tokenizer):
-            # vLLM holds the masks of the steps that a pipeline has in flight.
-            num_buffers = vllm_config.parallel_config.pipeline_parallel_size + 2
+        is_served = not vllm_config.model_config.skip_tokenizer_init and request_params.serves(config, self.tokenizer)
+        if is_served and structout is None:
+            # vLLM holds the masks of the steps that a pipeline has in flight. A worker
+            # and a scheduler may share them.
+            num_buffers = 2 * (vllm_config.parallel_config.pipeline_parallel_size + 2)
             max_requests = max(4096, 4 * vllm_config.scheduler_config.max_num_seqs)
             self.structout = StructuredOutputManager(
                 self.tokenizer,
@@ -146,7 +150,7 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
         """Start to compile the constraint of a structured request."""
         assert self.structout is not None
         structured, sampling_params = request.structured_output_request, request.sampling_params
-        key = f"{request.request_id}#{next(self._keys)}"
+        key = f"{request.request_id}#{next(_keys)}"
         stop = sampling_params.all_stop_token_ids if sampling_params is not None else None
         config = self.vllm_config.structured_outputs_config
         params = request_params.params_of(structured.params, config, self.tokenizer, sampling_params)

@@ -24,28 +24,53 @@ _log = logging.getLogger("vllm.structout")
 
 _MARK = "structout_worker_states"  # in the extra_args of SamplingParams
 
-# A worker compiles once more, in a step of all its requests. A constraint that takes
-# longer stays with the scheduler, which lets the other requests go on meanwhile.
+# A worker in a process of its own compiles once more, in a step of all its requests. A
+# constraint that takes longer stays with the scheduler, which lets the other requests go
+# on meanwhile.
 MAX_COMPILE_SECONDS = 0.1
+
+# The scheduler has compiled each constraint before such a worker does. Ranks must not
+# differ because one of them was slower.
+_COMPILE_TIMEOUT = 3600.0
+
+# The managers of workers in this process, by the id of vLLM's config, which they hold.
+_workers: "weakref.WeakValueDictionary[int, GrammarManager]" = weakref.WeakValueDictionary()
 
 
 def scheduler_manager(vllm_config: Any) -> GrammarManager:
     """The manager of an engine's scheduler."""
-    if not envs.vllm_worker_states():
-        return GrammarManager(vllm_config)
-    if not can_keep_states(vllm_config):
+    if workers_keep_states(vllm_config):
+        return AdmittingManager(vllm_config)
+    if envs.vllm_worker_states():
         _log.warning(
             "STRUCTOUT_VLLM_WORKER_STATES=1 has no effect with jump-forward drafts, with drafts under asynchronous "
             "scheduling of model runner V1, with vLLM's other rules of acceptance, watermarks, sampling masks or "
             "diffusion models of V2, or with an external launcher: the scheduler keeps the states of grammars"
         )
-        return GrammarManager(vllm_config)
-    return AdmittingManager(vllm_config)
+    return GrammarManager(vllm_config)
 
 
-def can_keep_states(vllm_config: Any) -> bool:
-    """True if the workers of an engine can keep the states of grammars: they share one
-    scheduler, learn drafts in time, and draw with structout's ops."""
+def worker_manager(vllm_config: Any) -> GrammarManager:
+    """The manager of a worker that keeps states. The scheduler of an engine in one
+    process, which is made later, shares its grammars: nothing is compiled twice."""
+    if vllm_config.parallel_config.distributed_executor_backend != "uni":
+        return GrammarManager(vllm_config, compile_timeout=_COMPILE_TIMEOUT)
+    manager = _workers[id(vllm_config)] = GrammarManager(vllm_config)
+    return manager
+
+
+def workers_keep_states(vllm_config: Any) -> bool:
+    """True if the workers of an engine keep the states of grammars. The default is that
+    they do under asynchronous scheduling, whose steps else wait for the scheduler."""
+    wanted = envs.vllm_worker_states()
+    if wanted is None:
+        wanted = vllm_config.scheduler_config.async_scheduling
+    return wanted and _can_keep_states(vllm_config)
+
+
+def _can_keep_states(vllm_config: Any) -> bool:
+    """True if the workers of an engine share one scheduler, learn drafts in time, and
+    draw with structout's ops."""
     # With an external launcher each rank has a scheduler, and all must schedule alike.
     has_one_scheduler = vllm_config.parallel_config.distributed_executor_backend != "external_launcher"
     return has_one_scheduler and _knows_drafts(vllm_config) and not _draws_by_itself(vllm_config)
@@ -110,10 +135,12 @@ class _HandOver(PendingGrammar):
     Args:
         grammar: the grammar.
         request: vLLM's ``Request``.
+        is_shared: whether the worker need not compile it again.
     """
 
-    def __init__(self, grammar: Grammar, request: Request):
+    def __init__(self, grammar: Grammar, request: Request, is_shared: bool):
         super().__init__(grammar)
+        self._is_shared = is_shared
         self._request = weakref.ref(request)  # which has this future: no cycle
 
     def result(self, timeout: float | None = None) -> Grammar | GrammarError:
@@ -131,19 +158,32 @@ class _HandOver(PendingGrammar):
         manager, key = self.grammar.manager, self.grammar.key
         # Other engines have limits of time, at which ranks might differ.
         is_own = manager.backend_name(key) == NATIVE
+        is_quick = self._is_shared or manager.compile_seconds(key) <= MAX_COMPILE_SECONDS
         # A session's next prompt goes on with its grammar.
-        return is_own and manager.compile_seconds(key) <= MAX_COMPILE_SECONDS and not request.resumable
+        return is_own and is_quick and not request.resumable
 
 
 class AdmittingManager(GrammarManager):
-    """The manager of a scheduler that only admits requests, and ends them."""
+    """The manager of a scheduler that only admits requests, and ends them.
+
+    Args:
+        vllm_config: vLLM's config.
+
+    Attributes:
+        is_shared: whether the worker is in this process, and compiles nothing again.
+    """
+
+    def __init__(self, vllm_config: Any):
+        worker = _workers.get(id(vllm_config))
+        super().__init__(vllm_config, None if worker is None else worker.structout)
+        self.is_shared = worker is not None
 
     def start(self, request: Request) -> PendingGrammar:
         params = request.sampling_params
         if params.extra_args:  # a client has no say in this
             params.extra_args = {name: value for name, value in params.extra_args.items() if name != _MARK}
         pending = super().start(request)
-        return _HandOver(pending.grammar, request) if self.has_structout_workers else pending
+        return _HandOver(pending.grammar, request, self.is_shared) if self.has_structout_workers else pending
 
     def accept_tokens(self, request: Request, new_token_ids: list[int]) -> bool:
         is_accepted = super().accept_tokens(request, new_token_ids)

@@ -19,10 +19,15 @@ import torch
 from vllm.distributed import get_pp_group
 from vllm.v1.request import Request
 
-from structout import envs
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.integrations.vllm.grammar_manager import GrammarManager, PendingGrammar, key_of
-from structout.integrations.vllm.handover import can_keep_states, is_handed_over, replay, request_of
+from structout.integrations.vllm.handover import (
+    is_handed_over,
+    replay,
+    request_of,
+    worker_manager,
+    workers_keep_states,
+)
 from structout.integrations.vllm.mask_edits import without_wrong_ends
 from structout.masks.batch import MaskBatch
 
@@ -31,10 +36,6 @@ _log = logging.getLogger("vllm.structout")
 UNDRAWABLE = -2  # the token of a dead end among drafts, where -1 means none
 
 _STATES_ATTRIBUTE = "structout_states"  # of a model runner
-
-# The scheduler has compiled each constraint before. Ranks must not differ because one
-# of them was slower.
-_COMPILE_TIMEOUT = 3600.0
 
 
 @dataclass(eq=False)
@@ -153,7 +154,7 @@ def keeping_states(initialize_kv_cache: Callable[..., None]) -> Callable[..., No
 
     def _initialize_kv_cache(self: Any, *args: Any, **kwargs: Any) -> None:
         initialize_kv_cache(self, *args, **kwargs)
-        is_wanted = envs.vllm_worker_states() and can_keep_states(self.vllm_config) and get_pp_group().is_last_rank
+        is_wanted = workers_keep_states(self.vllm_config) and get_pp_group().is_last_rank
         if is_wanted and states_of(self) is None:
             setattr(self, _STATES_ATTRIBUTE, WorkerStates(self.vllm_config))
 
@@ -173,7 +174,7 @@ class WorkerStates:
     """
 
     def __init__(self, vllm_config: Any):
-        self._manager = GrammarManager(vllm_config, compile_timeout=_COMPILE_TIMEOUT)
+        self._manager = worker_manager(vllm_config)
         # To model runner V2 a preempted request comes back as a new one.
         self._comes_back_shorter = not vllm_config.use_v2_model_runner
         # vLLM tells no model runner that it ends. Without this a thread would wait for

@@ -1,4 +1,5 @@
-"""Grammars whose states live in vLLM's worker: STRUCTOUT_VLLM_WORKER_STATES=1."""
+"""Grammars whose states live in vLLM's worker, as by default under asynchronous
+scheduling."""
 
 import itertools
 import logging
@@ -35,7 +36,7 @@ ANSWER = "</think>"
 
 @pytest.fixture(scope="module")
 def running(small_model):
-    with engine(small_model, is_async=True, keeps_states=True, block_size=32, num_gpu_blocks_override=20) as running:
+    with engine(small_model, is_async=True, keeps_states=None, block_size=32, num_gpu_blocks_override=20) as running:
         yield running
 
 
@@ -133,6 +134,17 @@ def test_tokens_that_a_grammar_does_not_take_again_end_their_request(running, me
     (output,) = running.run().values()
     assert finish_reasons([output]) == [["error"]]
     assert any("the grammar does not allow the tokens" in message for message in messages())
+
+
+def test_slow_constraints_are_compiled_once_and_handed_over_in_one_process(running, plain, calls, monkeypatch):
+    monkeypatch.setattr(handover, "MAX_COMPILE_SECONDS", -1.0)
+    params = greedy(30, **structured(regex="[a-f]{1,17}|[g-k]{3}"))
+    expected = plain.generate([params])
+    num_compiled = running.manager.structout.stats().compilation.cache_misses
+    del calls[:]
+    assert token_ids(running.generate([params])) == token_ids(expected)
+    assert running.manager.structout.stats().compilation.cache_misses == num_compiled + 1
+    assert calls == []
 
 
 @pytest.mark.parametrize("kept", [lambda number: False, lambda number: number % 2 == 0], ids=["none", "half"])

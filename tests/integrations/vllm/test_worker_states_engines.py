@@ -3,6 +3,8 @@
 Each engine ends before the next one starts: they share their process's groups.
 """
 
+from types import SimpleNamespace
+
 import pytest
 
 pytest.importorskip("vllm")
@@ -11,7 +13,7 @@ from tokenizers import AddedToken
 from vllm import SamplingParams
 
 from structout.integrations.vllm.grammar_manager import GrammarManager
-from structout.integrations.vllm.handover import AdmittingManager
+from structout.integrations.vllm.handover import AdmittingManager, workers_keep_states
 from support.tokenizers_on_the_spot import byte_level, with_tokens
 from support.vllm_engines import PROMPT, engine, finish_reasons, token_ids
 from support.vllm_models import save_small_model
@@ -126,6 +128,20 @@ def test_reasoning_is_free_and_answers_are_those_of_the_host_path(tmp_path):
         assert sum(output.metrics.num_preemptions for output in outputs) > 0
         assert token_ids(outputs) == token_ids(expected)
         keeping.assert_empty()
+
+
+@pytest.mark.parametrize(
+    ("switch", "is_async", "is_kept"), [("", True, True), ("", False, False), ("0", True, False), ("1", False, True)]
+)
+def test_workers_keep_states_under_asynchronous_scheduling_or_as_switched(monkeypatch, switch, is_async, is_kept):
+    monkeypatch.setenv("STRUCTOUT_VLLM_WORKER_STATES", switch)
+    config = SimpleNamespace(
+        parallel_config=SimpleNamespace(distributed_executor_backend="mp"),
+        scheduler_config=SimpleNamespace(async_scheduling=is_async),
+        speculative_config=None,
+        use_v2_model_runner=False,
+    )
+    assert workers_keep_states(config) is is_kept
 
 
 def test_engines_with_jump_forward_keep_states_in_the_scheduler(small_model, served):
