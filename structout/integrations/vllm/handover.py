@@ -25,8 +25,8 @@ _log = logging.getLogger("vllm.structout")
 _MARK = "structout_worker_states"  # in the extra_args of SamplingParams
 
 # A worker in a process of its own compiles once more, in a step of all its requests. A
-# constraint that takes longer stays with the scheduler, which lets the other requests go
-# on meanwhile.
+# constraint that takes longer stays with the scheduler, which lets the other requests
+# go on meanwhile.
 MAX_COMPILE_SECONDS = 0.1
 
 # The scheduler has compiled each constraint before such a worker does. Ranks must not

@@ -20,7 +20,7 @@ from vllm.distributed import get_pp_group
 from vllm.v1.request import Request
 
 from structout.errors import GrammarError, GrammarErrorKind
-from structout.integrations.vllm.grammar_manager import GrammarManager, PendingGrammar, key_of
+from structout.integrations.vllm.grammar_manager import PendingGrammar, key_of
 from structout.integrations.vllm.handover import (
     is_handed_over,
     replay,
