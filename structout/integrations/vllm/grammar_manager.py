@@ -17,7 +17,7 @@ from vllm.v1.structured_output.utils import apply_grammar_bitmask, strip_specula
 
 from structout.errors import GrammarError, StructOutError
 from structout.integrations.vllm import request_params
-from structout.integrations.vllm.mask_edits import without_wrong_ends
+from structout.integrations.vllm.mask_edits import Reasoning, with_reasonings
 from structout.integrations.vllm.proposer import is_jump_forward
 from structout.masks.batch import MaskBatch
 from structout.scheduler.manager import StructuredOutputManager
@@ -31,6 +31,8 @@ _HAS_STRIDE = "mask_stride" in apply_grammar_bitmask.__code__.co_varnames
 
 _keys = itertools.count()  # of requests: managers may share one of structout's
 
+_ANSWER_TOKENS = 40  # beside the least ones, of which an answer keeps half at most from its reasoning
+
 
 class Grammar:
     """A request's grammar as vLLM holds it: a handle whose methods call the manager.
@@ -43,14 +45,14 @@ class Grammar:
             again while an earlier request is still there.
 
     Attributes:
-        wrong_ends: the tokens that may not end the reasoning of the request; None until
-            it is known.
+        ends: the tokens that end the reasoning of the request, and those that may not;
+            None until they are known.
     """
 
     def __init__(self, manager: StructuredOutputManager, key: str):
         self.manager = manager
         self.key = key
-        self.wrong_ends: tuple[int, ...] | None = None
+        self.ends: tuple[tuple[int, ...], tuple[int, ...]] | None = None
         weakref.finalize(self, manager.finish_request, key).atexit = False
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
@@ -175,17 +177,15 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
             return super().grammar_bitmask(requests, ids, scheduled_spec_decode_tokens)
         keys = [key_of(requests[request_id]) for request_id in ids]
         drafts = {}
-        bounds = {}
-        wrong_ends = {}
+        reasonings = {}
         for request_id, key in zip(ids, keys, strict=True):
             tokens = scheduled_spec_decode_tokens.get(request_id, ())
             if tokens:
                 drafts[key] = tokens
             if self.is_reasoning(requests[request_id]):
-                bounds[key] = self.bounds(requests[request_id], tokens)
-                wrong_ends[key] = self.wrong_ends(requests[request_id])
-        masks = self.structout.grammar_bitmask(keys, drafts, bounds=bounds)
-        masks = without_wrong_ends(masks, bounds, wrong_ends)
+                reasonings[key] = self.reasoning(requests[request_id], tokens)
+        bounds = {key: reasoning.bounds for key, reasoning in reasonings.items()}
+        masks = with_reasonings(self.structout.grammar_bitmask(keys, drafts, bounds=bounds), reasonings)
         for key, reason in masks.errors.items():
             _log.error("request %s cannot continue: %s", key.rpartition("#")[0], reason)
         masks = masks.renamed(ids)
@@ -221,26 +221,41 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
         request.structured_output_request.reasoning_ended = True
         return new_token_ids[start:]
 
-    def bounds(self, request: Any, drafts: Sequence[int] = ()) -> tuple[int, int]:
-        """From which draft on the grammar of a request advances, and from which row on
-        it masks."""
+    def reasoning(self, request: Any, drafts: Sequence[int] = ()) -> Reasoning:
+        """What the rows of a request that reasons allow."""
         drafts = strip_speculative_padding(drafts)
         start, constraint_start = self._get_constraint_bounds(request, drafts)
         if start <= len(drafts):
             self._end_after(request, request.num_output_tokens + start)
-        return start, constraint_start
+        grammar = request.structured_output_request.grammar
+        if not isinstance(grammar, Grammar) or grammar.manager.error(grammar.key) is not None:
+            return Reasoning((start, constraint_start))
+        if grammar.ends is None:
+            grammar.ends = self._ends_of_reasoning(grammar, self._get_reasoner(request))
+        ends, wrong_ends = grammar.ends
+        return Reasoning((start, constraint_start), wrong_ends, ends, self._num_left(request, grammar))
 
-    def wrong_ends(self, request: Any) -> tuple[int, ...]:
-        """The tokens that end the reasoning of a request and begin its answer at once,
-        as the start of a tool call does, where its grammar allows no such beginning."""
-        grammar, reasoner = request.structured_output_request.grammar, self._get_reasoner(request)
-        if not isinstance(grammar, Grammar) or not isinstance(reasoner, ParserEngineReasoningAdapter):
-            return ()
-        if grammar.wrong_ends is None and grammar.manager.error(grammar.key) is None:
-            ends = reasoner.reasoning_end_token_ids
-            implicit = [token for token in sorted(ends) if reasoner.find_reasoning_end([token]).implicit]
-            grammar.wrong_ends = tuple(token for token in implicit if not grammar.validate_tokens([token]))
-        return grammar.wrong_ends or ()
+    def _ends_of_reasoning(self, grammar: Grammar, reasoner: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The tokens that end the reasoning of a request, and those that also begin its
+        answer, as the start of a tool call does, where its grammar allows no such
+        beginning."""
+        if not isinstance(reasoner, ParserEngineReasoningAdapter):
+            end = getattr(reasoner, "end_token_id", None)
+            return () if end is None else (end,), ()
+        ends = sorted(reasoner.reasoning_end_token_ids)
+        implicit = [token for token in ends if reasoner.find_reasoning_end([token]).implicit]
+        wrong = tuple(token for token in implicit if not grammar.validate_tokens([token]))
+        return tuple(token for token in ends if token not in implicit), wrong
+
+    def _num_left(self, request: Any, grammar: Grammar) -> int | None:
+        """How many tokens the reasoning of a request may still have before its end, to
+        leave the answer what it needs, and half of the rest."""
+        limit = self._limit_of(request)
+        needed = None if limit is None else grammar.manager.num_needed(grammar.key)
+        if limit is None or needed is None:
+            return None
+        spare = max(0, limit - needed - 1)
+        return max(0, spare - min(spare // 2, _ANSWER_TOKENS) - request.num_output_tokens)
 
     def _end_after(self, request: Any, num_reasoning: int) -> None:
         """Let the text of a request end within what its reasoning leaves of the limit.

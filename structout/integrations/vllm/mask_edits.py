@@ -5,7 +5,7 @@ does. They are bits of the mask, so that no logit has to be written.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -86,26 +86,50 @@ class MaskEdits:
         return mask
 
 
-def without_wrong_ends(
-    masks: MaskBatch, bounds: Mapping[str, tuple[int, int]], wrong_ends: Mapping[str, Sequence[int]]
-) -> MaskBatch:
-    """The masks of a step whose free rows of reasoning forbid the tokens with which the
-    reasoning must not end. Without such tokens nothing is copied.
+@dataclass(frozen=True)
+class Reasoning:
+    """The rows of a request that reasons.
 
-    Args:
-        masks: the step's masks.
-        bounds: ``(grammar_start, constraint_start)`` of each request that reasons, as
-            the manager takes them.
-        wrong_ends: the tokens, by request id.
+    Attributes:
+        bounds: ``(grammar_start, constraint_start)``, as the manager takes them. The
+            rows before ``constraint_start`` are free.
+        wrong_ends: the tokens with which the reasoning must not end.
+        ends: the tokens that end it.
+        num_left: the free rows that leave room for the answer. In those after them the
+            reasoning has to end. None without a limit.
     """
-    if not any(wrong_ends.values()):
+
+    bounds: tuple[int, int]
+    wrong_ends: Sequence[int] = ()
+    ends: Sequence[int] = ()
+    num_left: int | None = None
+
+    def edit(self, rows: _Masks) -> None:
+        """Write what the reasoning forbids into the rows of a request, ``[R, W]``."""
+        free = rows[: self.bounds[1]]
+        for row in free:
+            _clear(row, self.wrong_ends)
+        if self.num_left is not None and self.ends:
+            is_end = np.full_like(rows[0], -1)
+            _clear(is_end, self.ends)
+            free[self.num_left :] = ~is_end
+
+    @property
+    def edits_masks(self) -> bool:
+        must_end = self.num_left is not None and self.num_left < self.bounds[1]
+        return bool(self.wrong_ends or (must_end and self.ends))
+
+
+def with_reasonings(masks: MaskBatch, reasonings: Mapping[str, Reasoning]) -> MaskBatch:
+    """The masks of a step with what the reasonings of its requests forbid, by request
+    id. If that is nothing, nothing is copied."""
+    if not any(reasoning.edits_masks for reasoning in reasonings.values()):
         return masks
     bitmask = masks.bitmask.copy()
     for index, request_id in enumerate(masks.request_ids):
-        first, last = masks.row_indptr[index : index + 2].tolist()
-        num_free = bounds.get(request_id, (0, 0))[1]
-        for row in bitmask[first : min(first + num_free, last)]:
-            _clear(row, wrong_ends.get(request_id, ()))
+        first, last = masks.row_indptr[index : index + 2]
+        if first < last and request_id in reasonings:
+            reasonings[request_id].edit(bitmask[first:last])
     return replace(masks, bitmask=bitmask, lease=None)
 
 

@@ -28,7 +28,7 @@ from structout.integrations.vllm.handover import (
     worker_manager,
     workers_keep_states,
 )
-from structout.integrations.vllm.mask_edits import without_wrong_ends
+from structout.integrations.vllm.mask_edits import Reasoning, with_reasonings
 from structout.masks.batch import MaskBatch
 
 _log = logging.getLogger("vllm.structout")
@@ -185,8 +185,7 @@ class WorkerStates:
         self._starting: list[PendingGrammar] = []  # that may still be compiled
         self._drawn: _DrawnTokens | None = None
         self._masks: Future[MaskBatch] | None = None
-        self._bounds: dict[str, tuple[int, int]] = {}  # of the requests that reason in the step in progress
-        self._wrong_ends: dict[str, tuple[int, ...]] = {}  # of their reasonings
+        self._reasonings: dict[str, Reasoning] = {}  # of the step in progress, by key
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="structout-states")
 
     @property
@@ -231,7 +230,7 @@ class WorkerStates:
         masks = None if future is None else future.result()
         if masks is None or not self._rows:
             return None
-        masks = without_wrong_ends(masks, self._bounds, self._wrong_ends)
+        masks = with_reasonings(masks, self._reasonings)
         return masks.renamed([followed.request.request_id for followed in self._rows])
 
     def end_step(self, token_ids: torch.Tensor, index_of: Mapping[str, int]) -> None:
@@ -332,17 +331,16 @@ class WorkerStates:
             if constrained:
                 accepted[followed.key] = constrained
         drafted = {} if drafts is None else drafts.by_request
-        reasoning = [followed for followed in rows if followed.is_reasoning]
-        bounds = {
-            followed.key: self._manager.bounds(followed.request, drafted.get(followed, ())) for followed in reasoning
+        self._reasonings = {
+            followed.key: self._manager.reasoning(followed.request, drafted.get(followed, ()))
+            for followed in rows
+            if followed.is_reasoning
         }
-        self._bounds = bounds
-        self._wrong_ends = {followed.key: self._manager.wrong_ends(followed.request) for followed in reasoning}
         return self._manager.structout.step(
             accepted,
             [followed.key for followed in rows],
             {followed.key: tokens for followed, tokens in drafted.items()},
-            bounds=bounds,
+            bounds={key: reasoning.bounds for key, reasoning in self._reasonings.items()},
             strict=False,
         )
 
