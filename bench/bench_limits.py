@@ -12,16 +12,13 @@ the beginning of the one at the highest, so that is drawn once.
 """
 
 import argparse
-import dataclasses
 import json
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import harness
 import torch
 from bench_values import Passes, right_fields
-from limit_items import ITEMS
-from value_items import SETS, Chat
+from limit_items import Task, tasks
 
 from structout import GrammarError
 from structout.cli.demo_model import load_demo_model
@@ -30,26 +27,6 @@ from structout.integrations.transformers import Generation, generate
 NUM_TEXTS = 10
 LIMITS: tuple[int, ...] = (24, 32, 48)
 SAMPLING: dict[str, Any] = {"do_sample": True, "temperature": 0.7, "top_k": 0, "top_p": 1.0}
-
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """Prompts with one constraint, and their right answers, which are None where there
-    is none."""
-
-    name: str
-    constraint: dict[str, Any]
-    chats: list[Chat]
-    answers: list[Any]
-
-
-def tasks(num_texts: int) -> Iterator[Task]:
-    for kind in (kind for kinds in SETS.values() for kind in kinds):
-        chats, answers = zip(*dataclasses.replace(kind, count=num_texts).items(), strict=True)
-        yield Task(kind.name, {"json": kind.schema}, list(chats), list(answers))
-    for item in ITEMS:
-        chat = [{"role": "user", "content": item.prompt}]
-        yield Task(item.name, item.constraint, [chat] * num_texts, [None] * num_texts)
 
 
 def judged(task: Task, result: Generation, limit: int) -> dict[str, int]:

@@ -1,10 +1,11 @@
-"""Constraints without known answers: what bench_limits.py asks a model beside the kinds
-of value_items.py."""
+"""What bench_limits.py and bench_limits_vllm.py ask a model: the kinds of
+value_items.py, and constraints without known answers."""
 
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Iterator
 from typing import Any, Literal
 
-from value_items import INTEGER, NUMBER, STRING, record
+from value_items import INTEGER, NUMBER, SETS, STRING, Chat, record
 
 
 def get_weather(city: str, unit: Literal["celsius", "fahrenheit"], days: int = 1) -> None:
@@ -30,7 +31,7 @@ TEXT: /'[^']*'/
 """
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Asked:
     """One constraint and a prompt for it.
 
@@ -69,3 +70,23 @@ ITEMS = (
     Asked("SQL", {"grammar": SQL}, "Select the names of all users above 30, in SQL."),
     Asked("tools", {"tools": [get_weather, send_message]}, "Tell Ada about the weather in Oslo."),
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """Prompts with one constraint, and their right answers, which are None where there
+    is none."""
+
+    name: str
+    constraint: dict[str, Any]
+    chats: list[Chat]
+    answers: list[Any]
+
+
+def tasks(num_texts: int) -> Iterator[Task]:
+    for kind in (kind for kinds in SETS.values() for kind in kinds):
+        chats, answers = zip(*dataclasses.replace(kind, count=num_texts).items(), strict=True)
+        yield Task(kind.name, {"json": kind.schema}, list(chats), list(answers))
+    for item in ITEMS:
+        chat = [{"role": "user", "content": item.prompt}]
+        yield Task(item.name, item.constraint, [chat] * num_texts, [None] * num_texts)

@@ -99,6 +99,21 @@ CALLS = messages_of(
     "Is it cold in Oslo?",
     '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>',
 )
+TAGS = {
+    "type": "structural_tag",
+    "format": {
+        "type": "triggered_tags",
+        "triggers": ["<tool_call>"],
+        "tags": [
+            {
+                "begin": f'<tool_call>\n{{"name": "{each["function"]["name"]}", "arguments": ',
+                "content": {"type": "json_schema", "json_schema": each["function"]["parameters"]},
+                "end": "}\n</tool_call>",
+            }
+            for each in TOOLS
+        ],
+    },
+}
 
 
 def prompt_of(tokenizer, case):

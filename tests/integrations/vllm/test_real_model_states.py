@@ -10,24 +10,13 @@ pytest.importorskip("vllm")
 
 from vllm import SamplingParams
 
-from support.real_model_cases import CALLS, CASES, OFFLINE, TOOLS, Case, messages_of, prompt_of
+from support.real_model_cases import CALLS, CASES, OFFLINE, TAGS, Case, messages_of, prompt_of
 from support.vllm_engines import engine, finish_reasons, token_ids
 from support.vllm_requests import NGRAM, structured
 
 NUM_REQUESTS = int(os.environ.get("STRUCTOUT_MIXED_REQUESTS", 48))
 NAMES = ("Maria Lopez", "Tom Becker", "Ada Byron", "Omar Said", "Chen Wei")
 CITIES = ("Madrid", "Berlin", "Oslo", "Rome", "Cairo", "Lima", "Nairobi")
-TAGS = {
-    "structures": [
-        {
-            "begin": f'<tool_call>\n{{"name": "{tool["function"]["name"]}", "arguments": ',
-            "schema": tool["function"]["parameters"],
-            "end": "}\n</tool_call>",
-        }
-        for tool in TOOLS
-    ],
-    "triggers": ["<tool_call>"],
-}
 
 
 def case_of(number):
