@@ -8,6 +8,9 @@
 
 namespace structout::engine {
 
+// True if a row of a mask allows a token.
+inline bool allows(const uint32_t* row, uint32_t token) { return (row[token >> 5] >> (token & 31) & 1) != 0; }
+
 // Identifies the contents of a row: rows of the same key are equal, in the whole process.
 // The upper half is the unique_number() of the store or vocabulary that owns the row.
 using RowKey = uint64_t;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,26 @@ class TokenCosts {
     }
     std::sort(others_.begin(), others_.end());
     others_.shrink_to_fit();
+  }
+
+  // The costs after the tokens of a row, of those after all tokens of the vocabulary. The usual
+  // one is that of most of them.
+  static TokenCosts of_row(uint32_t own, const std::vector<uint32_t>& after, const uint32_t* row) {
+    std::unordered_map<uint32_t, uint32_t> numbers;  // of tokens, by cost
+    std::pair<const uint32_t, uint32_t>* last = nullptr;
+    for (uint32_t token = 0; token < after.size(); ++token) {
+      if (!allows(row, token)) continue;
+      if (last == nullptr || last->first != after[token]) last = &*numbers.try_emplace(after[token], 0).first;
+      ++last->second;
+    }
+    auto has_less = [](const auto& a, const auto& b) { return a.second < b.second; };
+    auto usual = std::max_element(numbers.begin(), numbers.end(), has_less);
+    if (usual == numbers.end()) return {own, kUnknownCost, {}};
+    std::vector<std::pair<uint32_t, uint32_t>> others;
+    for (uint32_t token = 0; token < after.size(); ++token) {
+      if (after[token] != usual->first && allows(row, token)) others.emplace_back(after[token], token);
+    }
+    return {own, usual->first, std::move(others)};
   }
 
   const uint32_t own, usual;

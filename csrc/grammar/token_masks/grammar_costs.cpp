@@ -12,8 +12,6 @@ using engine::TokenCosts;
 
 namespace {
 
-bool allows(const uint32_t* row, uint32_t token) { return (row[token >> 5] >> (token & 31) & 1) != 0; }
-
 template <typename Visit>
 void visit_parses(const Configuration& config, Visit visit) {
   if (config.others == nullptr) return;
@@ -120,21 +118,7 @@ uint32_t GrammarCosts::most_of_languages() {
 }
 
 std::shared_ptr<const TokenCosts> GrammarCosts::table(uint32_t own) {
-  std::unordered_map<uint32_t, uint32_t> numbers;  // of tokens, by cost
-  auto visit_allowed = [this](auto visit) {
-    for (uint32_t token = 0; token < after_.size(); ++token) {
-      if (allows(row_.data(), token)) visit(token, after_[token]);
-    }
-  };
-  visit_allowed([&](uint32_t, uint32_t cost) { ++numbers[cost]; });
-  auto has_less = [](const auto& a, const auto& b) { return a.second < b.second; };
-  auto usual = std::max_element(numbers.begin(), numbers.end(), has_less);
-  std::vector<std::pair<uint32_t, uint32_t>> others;
-  visit_allowed([&](uint32_t token, uint32_t cost) {
-    if (cost != usual->first) others.emplace_back(cost, token);
-  });
-  uint32_t usual_cost = usual == numbers.end() ? kUnknownCost : usual->first;
-  auto costs = std::make_shared<const TokenCosts>(own, usual_cost, std::move(others));
+  auto costs = std::make_shared<const TokenCosts>(TokenCosts::of_row(own, after_, row_.data()));
   bytes_ += costs->memory_bytes() + kBytesPerTable;
   return costs;
 }
@@ -176,7 +160,7 @@ void GrammarCosts::note_below(uint32_t trie_node, const LexerConfiguration& conf
     uint32_t cost_here = kUnknownCost;
     for (uint32_t i = vocabulary_->first_token(node); i < end; ++i) {
       uint32_t token = vocabulary_->tokens()[i];
-      if (row != nullptr && !allows(row, token)) continue;
+      if (row != nullptr && !engine::allows(row, token)) continue;
       if (cost_here == kUnknownCost) cost_here = cost(next, budget);
       note(token, cost_here);
     }
@@ -193,7 +177,7 @@ std::shared_ptr<const TokenCosts> GrammarCosts::alone(const LexerConfiguration& 
   note_below(engine::VocabularyTrie::kRoot, config, row_.data(), budget);
   if (reader_.network().has_tokens()) {
     for (uint32_t token = 0; token < vocabulary_->size(); ++token) {
-      if (!allows(row_.data(), token)) continue;
+      if (!engine::allows(row_.data(), token)) continue;
       Configuration next = reader_.after_token(Configuration{config}, token, budget);
       if (!next.is_dead()) note(token, cost(next, budget));
     }
@@ -218,7 +202,7 @@ std::shared_ptr<const TokenCosts> GrammarCosts::combined(const Configuration& co
   auto note_allowed = [&](const TokenCosts& costs, uint32_t more) {
     costs.write_to(inside);
     for (uint32_t token = 0; token < inside.size(); ++token) {
-      if (allows(row_.data(), token)) note(token, cost_sum(inside[token], more));
+      if (engine::allows(row_.data(), token)) note(token, cost_sum(inside[token], more));
     }
   };
   auto of_lexer_config = of_lexer_configs.begin();

@@ -175,14 +175,18 @@ class SchemaCosts::Collector final : public TokenWalk::Visitor {
     }
   }
 
-  TokenCosts table() {
+  // `row`: the tokens that the walk has allowed; null after a walk of names alone.
+  TokenCosts table(const uint32_t* row) {
     // Plain characters may be unfinished, and have to be finished then.
     bool is_known = costs_.vocabulary_.has_all_bytes() && most_of_plain_ != kUnknownCost;
     uint32_t cost = is_known ? most_of_plain_ + kMostToEndCharacter : kUnknownCost;
     for (uint32_t token : costs_.vocabulary_.string_tokens().unfinished) {
       if (has_plain_ && !is_exact_[token]) others.emplace_back(cost, token);
     }
-    return TokenCosts(0, usual, std::move(others));
+    if (usual != kUnknownCost || row == nullptr) return {0, usual, std::move(others)};
+    std::vector<uint32_t> after(costs_.vocabulary_.size(), kUnknownCost);
+    for (auto [cost_after, token] : others) after[token] = cost_after;
+    return TokenCosts::of_row(0, after, row);
   }
 
   uint32_t usual = kUnknownCost;
@@ -333,7 +337,7 @@ std::shared_ptr<const TokenCosts> SchemaCosts::table(const Configuration& config
   } else {
     walk.fill(vocabulary_, row.data(), duplicate_checks, conditions);
   }
-  return kept(std::move(key), collector.table());
+  return kept(std::move(key), collector.table(base == nullptr ? row.data() : nullptr));
 }
 
 std::shared_ptr<const TokenCosts> SchemaCosts::token_costs(const Configuration& config, std::string& carried) {
