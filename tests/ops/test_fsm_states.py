@@ -17,7 +17,7 @@ import torch
 import structout
 from structout import FsmTables
 from structout.ops import reference
-from support import host_cuda, ptx
+from support import ptx
 from support.devices import DEVICES, on_device
 from support.gpu_code import ARCHITECTURES
 from support.op_backends import BACKENDS, op_of
@@ -251,14 +251,6 @@ def test_fsm_draft_states_with_bad_row_indptr_stays_inside_the_rows(backend):
         row_states = op(*(argument.to(backend[1]) for argument in arguments))
         assert row_states.shape == (6,)
         assert ((row_states >= -2) & (row_states < len(tables.state_flags))).all()
-
-
-@pytest.mark.parametrize("sanitizer", ["address", "thread"])
-def test_cuda_source_under_sanitizer_matches_loop(sanitizer, num_cases):
-    count = {"address": num_cases(10, long=400), "thread": num_cases(8, long=100)}[sanitizer]
-    run = host_cuda.run(ptx.program("fsm_states", sanitizer), count, 1)
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert f"{count} cases agree" in run.stdout
 
 
 def text_tables() -> FsmTables:

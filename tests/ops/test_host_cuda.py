@@ -1,11 +1,11 @@
-"""The harness that runs CUDA kernels on the CPU: it runs correct programs and reports
-planted mistakes."""
+"""CUDA kernels on the CPU under sanitizers: on random cases, and the harness, which
+reports planted mistakes."""
 
 from __future__ import annotations
 
 import pytest
 
-from support import host_cuda
+from support import host_cuda, ptx
 from support.locations import CUDA_PROGRAMS as PROGRAMS
 
 
@@ -137,3 +137,18 @@ def test_host_cuda_build_is_reused_until_an_input_changes(tmp_path):
     assert build(1) == first
     assert first.stat().st_mtime_ns == built_at
     assert len({first, build(2), build(1, "SOME=1")}) == 3
+
+
+@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+@pytest.mark.parametrize("name", ["apply_bitmask", "fsm_states", "listed_logits"])
+def test_cuda_source_under_sanitizer_matches_loop(name, sanitizer, num_cases):
+    count = {
+        ("apply_bitmask", "address"): num_cases(150, long=1000, full=3000),
+        ("apply_bitmask", "thread"): num_cases(15, long=60, full=150),
+        ("fsm_states", "address"): num_cases(10, long=400),
+        ("fsm_states", "thread"): num_cases(8, long=100),
+        ("listed_logits", "address"): num_cases(20, long=400),
+        ("listed_logits", "thread"): num_cases(3, long=40),
+    }[name, sanitizer]
+    run = host_cuda.run(ptx.program(name, sanitizer), count, 1)
+    assert (run.returncode, run.stdout) == (0, f"{count} cases agree\n"), run.stderr
