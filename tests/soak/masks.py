@@ -247,5 +247,4 @@ def _walked(walk: Walk, rng: random.Random, tally: Tally) -> str | None:
     return None
 
 
-def make() -> Hunter:
-    return Masks()
+make = Masks

@@ -361,5 +361,4 @@ def _heap_bytes() -> int:
     return int(info.uordblks + info.hblkhd)
 
 
-def make() -> Hunter:
-    return Server()
+make = Server
