@@ -8,29 +8,23 @@ from pathlib import Path
 import pytest
 
 from structout.cli.random_model import load_random_model
-from structout_cli import main
 from support.locations import ROOT
 
 ORDER = str(ROOT / "examples" / "order.schema.json")
 COLORS = '{"type": "array", "items": {"enum": ["red", 3, null]}}'
 
 
-@pytest.fixture(autouse=True)
-def narrow_terminal(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "100")
-
-
-def run(capsys, *arguments, status=1):
-    assert main(["check", *arguments]) == status
-    return capsys.readouterr().out
+@pytest.fixture
+def check(run):
+    return lambda *arguments, status=1: run("check", *arguments, status=status).out
 
 
 def data_of(page):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
 
 
-def test_check_of_a_forbidden_text_marks_the_place_and_names_the_cause(capsys):
-    output = run(capsys, COLORS, '["red", "blue"]', "--compact")
+def test_check_of_a_forbidden_text_marks_the_place_and_names_the_cause(check):
+    output = check(COLORS, '["red", "blue"]', "--compact")
     lines = output.splitlines()
     assert lines[0] == "not allowed from byte 9 on (line 1, column 10)"
     assert lines[2:4] == ['  ["red", "blue"]', "           ^"]
@@ -40,34 +34,32 @@ def test_check_of_a_forbidden_text_marks_the_place_and_names_the_cause(capsys):
     assert re.search(r"^tokens        number \d+ of \d+ \(id \d+\) is not allowed, where \d+ of the demo", output, re.M)
 
 
-def test_check_prints_the_tokens_that_are_still_needed_after_each_token(capsys):
-    output = run(capsys, "--choice", "yes", "yes", status=0)
+def test_check_prints_the_tokens_that_are_still_needed_after_each_token(check):
+    output = check("--choice", "yes", "yes", status=0)
     counts = re.search(r"^needs         at least (\d+) tokens, .*; after each of these still (.*)$", output, re.M)
     assert [int(count) for count in counts[2].split()] == list(range(int(counts[1]) - 1, 0, -1))
 
 
-def test_check_names_the_options_of_the_command_that_refuse_a_text(capsys):
+def test_check_names_the_options_of_the_command_that_refuse_a_text(check):
     causes = "because       whitespace: --compact allows one space"
-    assert causes in run(capsys, COLORS, '[\n  "red"\n]', "--compact")
-    assert "--key-order any" in " ".join(run(capsys, ORDER, '{"status": "paid"}').split())
+    assert causes in check(COLORS, '[\n  "red"\n]', "--compact")
+    assert "--key-order any" in " ".join(check(ORDER, '{"status": "paid"}').split())
     schema = '{"properties": {"a": {}}}'
-    assert "--additional-properties closed allows no" in run(
-        capsys, schema, '{"b": 1}', "--additional-properties", "closed"
-    )
-    run(capsys, schema, '{"b": 1}', status=0)
+    assert "--additional-properties closed allows no" in check(schema, '{"b": 1}', "--additional-properties", "closed")
+    check(schema, '{"b": 1}', status=0)
 
 
-def test_check_of_a_complete_text_has_status_0(capsys):
-    assert run(capsys, COLORS, "[3]", status=0).startswith("complete: the constraint allows this text\n")
+def test_check_of_a_complete_text_has_status_0(check):
+    assert check(COLORS, "[3]", status=0).startswith("complete: the constraint allows this text\n")
 
 
-def test_check_reads_texts_from_files_and_standard_input_without_the_last_newline(capsys, monkeypatch, tmp_path):
+def test_check_reads_texts_from_files_and_standard_input_without_the_last_newline(check, monkeypatch, tmp_path):
     (tmp_path / "text").write_text("yes\n")
-    run(capsys, "--choice", "yes", f"@{tmp_path / 'text'}", status=0)
+    check("--choice", "yes", f"@{tmp_path / 'text'}", status=0)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"yes\n")))
-    run(capsys, "--choice", "yes", "-", status=0)
+    check("--choice", "yes", "-", status=0)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"yes\n\n")))
-    run(capsys, "--choice", "yes", "-")
+    check("--choice", "yes", "-")
 
 
 @pytest.mark.parametrize(
@@ -83,23 +75,18 @@ def test_check_reads_texts_from_files_and_standard_input_without_the_last_newlin
         (["--regex", "a", "a", "--html", "missing/page.html"], "cannot write missing/page.html: No such file"),
     ],
 )
-def test_check_with_wrong_arguments_says_so_with_status_2(capsys, arguments, message):
-    try:
-        status = main(["check", *arguments])
-    except SystemExit as error:
-        status = error.code
-    assert status == 2
-    assert message in capsys.readouterr().err
+def test_check_with_wrong_arguments_says_so_with_status_2(run, arguments, message):
+    assert message in run("check", *arguments, status=2).err
 
 
-def test_check_prints_json(capsys):
-    found = json.loads(run(capsys, "--json", "--grammar", str(ROOT / "examples" / "sql.ebnf"), "SELECT abc FROM"))
+def test_check_prints_json(check):
+    found = json.loads(check("--json", "--grammar", str(ROOT / "examples" / "sql.ebnf"), "SELECT abc FROM"))
     assert (found["status"], found["offset"], found["causes"][0]["kind"]) == ("incomplete", 15, "rule")
 
 
-def test_check_writes_a_page_that_needs_nothing_else(capsys, tmp_path):
+def test_check_writes_a_page_that_needs_nothing_else(check, tmp_path):
     path = tmp_path / "page.html"
-    run(capsys, COLORS, '["red", "</script><b>"]', "--html", str(path))
+    check(COLORS, '["red", "</script><b>"]', "--html", str(path))
     page = path.read_text()
     assert not re.search(r"https?:|src=|<link|@import|url\(", page)
     assert page.count("</script>") == 2
@@ -118,13 +105,13 @@ def test_check_writes_a_page_that_needs_nothing_else(capsys, tmp_path):
     assert all(token["probability"] is None for token in steps[0]["allowed"])
 
 
-def test_check_with_a_model_ranks_tokens_by_its_probabilities(capsys, tmp_path):
+def test_check_with_a_model_ranks_tokens_by_its_probabilities(check, tmp_path):
     model, tokenizer, _ = load_random_model()
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     path = tmp_path / "page.html"
     arguments = ["--model", str(tmp_path / "model"), "--html", str(path)]
-    run(capsys, "--grammar", 'root ::= "a" b\nb ::= [0-9]+', "a1", *arguments, status=0)
+    check("--grammar", 'root ::= "a" b\nb ::= [0-9]+', "a1", *arguments, status=0)
     steps = data_of(path.read_text())["steps"]
     assert (steps[-1]["token_id"], steps[-1]["is_allowed"]) == (None, True)
     assert steps[-1]["stack"] == ["root", "b"]

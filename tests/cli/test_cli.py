@@ -51,31 +51,28 @@ def model_dir(tmp_path):
     return tmp_path
 
 
-def test_generate_with_json_schema_prints_a_valid_document(capsys):
-    assert main(["generate", "--json-schema", str(ORDER), "--seed", "7"]) == 0
-    output = capsys.readouterr()
+def test_generate_with_json_schema_prints_a_valid_document(run):
+    output = run("generate", "--json-schema", str(ORDER), "--seed", "7")
     jsonschema.validate(json.loads(output.out), json.loads(ORDER.read_text()))
     assert "1 of 1 text valid" in output.err
     assert re.search(r"\d tokens/s\)\nmedian step: mask fill .*, forward .*, mask copy .*, mask and draw ", output.err)
 
 
-def test_generate_and_explain_read_the_schemas_that_a_schema_refers_to(capsys, tmp_path):
+def test_generate_and_explain_read_the_schemas_that_a_schema_refers_to(run, tmp_path):
     (tmp_path / "small.json").write_text('{"$defs": {"small": {"enum": [5, 6]}}}')
     schema = '{"type": "array", "items": {"$ref": "https://example.com/?a=b#/$defs/small"}, "maxItems": 3}'
     other = ["--schema-for", f"https://example.com/?a=b={tmp_path / 'small.json'}"]
-    assert main(["generate", "--json-schema", schema, *other, "--seed", "7"]) == 0
-    assert {*json.loads(capsys.readouterr().out)} <= {5, 6}
-    assert main(["explain", schema, *other]) == 0
-    assert "engine        native" in capsys.readouterr().out
-    assert main(["explain", schema]) == 1
-    assert "or give it with --schema-for URI=FILE" in " ".join(capsys.readouterr().out.split())
-    assert main(["generate", "--json-schema", schema, "--schema-for", "small.json"]) == 2
-    assert "--schema-for must be URI=FILE, got small.json" in capsys.readouterr().err
+    assert {*json.loads(run("generate", "--json-schema", schema, *other, "--seed", "7").out)} <= {5, 6}
+    assert "engine        native" in run("explain", schema, *other).out
+    assert "or give it with --schema-for URI=FILE" in " ".join(run("explain", schema, status=1).out.split())
+    assert (
+        "--schema-for must be URI=FILE, got small.json"
+        in run("generate", "--json-schema", schema, "--schema-for", "small.json", status=2).err
+    )
 
 
-def test_generate_with_64_samples_prints_valid_and_different_lines(capsys):
-    assert main(["generate", "--json-schema", str(ORDER), "--seed", "1", "-n", "64"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_generate_with_64_samples_prints_valid_and_different_lines(run):
+    lines = run("generate", "--json-schema", str(ORDER), "--seed", "1", "-n", "64").out.splitlines()
     assert len(lines) == 64
     for line in lines:
         jsonschema.validate(json.loads(line), json.loads(ORDER.read_text()))
@@ -91,29 +88,26 @@ def test_generate_with_64_samples_prints_valid_and_different_lines(capsys):
         (["--structural-tag", TAG], r"<a>[0-9]{3}</a>"),
     ],
 )
-def test_generate_with_other_constraints_prints_one_text_per_line(capsys, arguments, pattern):
-    assert main(["generate", *arguments, "-n", "4", "--seed", "3"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_generate_with_other_constraints_prints_one_text_per_line(run, arguments, pattern):
+    lines = run("generate", *arguments, "-n", "4", "--seed", "3").out.splitlines()
     assert len(lines) == 4
     assert all(re.fullmatch(pattern, line) for line in lines)
 
 
-def test_generate_repeats_with_the_same_seed_or_greedily(capsys):
-    def run(*extra):
-        assert main(["generate", "--regex", "[a-z ]{20,30}", *extra]) == 0
-        return capsys.readouterr().out
+def test_generate_repeats_with_the_same_seed_or_greedily(run):
+    def generate(*extra):
+        return run("generate", "--regex", "[a-z ]{20,30}", *extra).out
 
-    assert run("--seed", "5") == run("--seed", "5") != run("--seed", "6")
-    assert run("--temperature", "0", "--seed", "5") == run("--temperature", "0", "--seed", "6")
+    assert generate("--seed", "5") == generate("--seed", "5") != generate("--seed", "6")
+    assert generate("--temperature", "0", "--seed", "5") == generate("--temperature", "0", "--seed", "6")
 
 
 @pytest.mark.parametrize("mode", ["ff_tokens", "retokenize", "draft"])
-def test_generate_with_jump_forward_prints_the_number_of_saved_passes(capsys, mode):
-    def run(mode):
-        assert main(["generate", "--json-schema", str(ORDER), "--seed", "7", "--jump-forward", mode]) == 0
-        return capsys.readouterr()
+def test_generate_with_jump_forward_prints_the_number_of_saved_passes(run, mode):
+    def generate(mode):
+        return run("generate", "--json-schema", str(ORDER), "--seed", "7", "--jump-forward", mode)
 
-    output = run(mode)
+    output = generate(mode)
     jsonschema.validate(json.loads(output.out), json.loads(ORDER.read_text()))
     tokens, passes, saved = map(
         int,
@@ -121,39 +115,29 @@ def test_generate_with_jump_forward_prints_the_number_of_saved_passes(capsys, mo
     )
     assert tokens == passes + saved
     assert saved > passes  # the schema's names are most of its tokens
-    off = run("off")
+    off = generate("off")
     assert "jump-forward" not in off.err
     assert (off.out == output.out) == (mode == "draft")
 
 
-def test_generate_with_a_device_fsm_prints_the_texts_of_the_managers_masks(capsys):
-    def run(*extra):
-        assert main(["generate", "--choice", "one of six", "--choice", "two", "-n", "4", "--seed", "3", *extra]) == 0
-        return capsys.readouterr()
+def test_generate_with_a_device_fsm_prints_the_texts_of_the_managers_masks(run):
+    def generate(*extra):
+        return run("generate", "--choice", "one of six", "--choice", "two", "-n", "4", "--seed", "3", *extra)
 
-    output = run("--device-fsm")
-    assert output.out == run().out
+    output = generate("--device-fsm")
+    assert output.out == generate().out
     assert re.search(r"\nmedian step: prefill .*, step ", output.err)
 
 
-def test_generate_with_a_device_fsm_and_jump_forward_is_a_wrong_argument(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["generate", "--choice", "a", "--device-fsm", "--jump-forward", "draft"])
-    assert "not allowed with argument" in capsys.readouterr().err
-
-
-def test_generate_with_a_model_directory_uses_that_model(capsys, model_dir):
-    assert main(["generate", "--model", str(model_dir), "--choice", "yes", "--prompt", "Ready?"]) == 0
-    output = capsys.readouterr()
+def test_generate_with_a_model_directory_uses_that_model(run, model_dir):
+    output = run("generate", "--model", str(model_dir), "--choice", "yes", "--prompt", "Ready?")
     assert output.out == "yes\n"
     assert f"{model_dir} on cpu" in output.err
 
 
-def test_generate_with_fewer_tokens_than_a_text_needs_is_refused_with_the_number(capsys):
-    assert main(["generate", "--regex", "[a-z]{50}", "--max-tokens", "3"]) == 2
-    assert re.search(
-        r"constraint refused \(limit\): the text needs at least \d+ tokens, --max-tokens is 3", capsys.readouterr().err
-    )
+def test_generate_with_fewer_tokens_than_a_text_needs_is_refused_with_the_number(run):
+    error = r"constraint refused \(limit\): the text needs at least \d+ tokens, --max-tokens is 3"
+    assert re.search(error, run("generate", "--regex", "[a-z]{50}", "--max-tokens", "3", status=2).err)
 
 
 @pytest.fixture
@@ -163,9 +147,8 @@ def unlimited(monkeypatch):
 
 
 @pytest.mark.usefixtures("unlimited")
-def test_generate_with_too_few_tokens_reports_the_text_and_returns_1(capsys):
-    assert main(["generate", "--regex", "[a-z]{50}", "--max-tokens", "3", "--seed", "0"]) == 1
-    output = capsys.readouterr()
+def test_generate_with_too_few_tokens_reports_the_text_and_returns_1(run):
+    output = run("generate", "--regex", "[a-z]{50}", "--max-tokens", "3", "--seed", "0", status=1)
     assert output.out == ""
     assert "structout: not complete after 3 tokens; raise --max-tokens: " in output.err
     assert "0 of 1 text valid" in output.err
@@ -196,6 +179,7 @@ def test_generate_with_too_few_tokens_reports_the_text_and_returns_1(capsys):
             "constraint refused (unsupported): a regular expression cannot be compiled: lookbehind is not supported",
         ),
         (None, ["--choice", ""], "every choice must be a non-empty string"),
+        (None, ["--json-schema", "false"], "allows no"),
         (
             None,
             ["--choice", "a", "--model", "such/model"],
@@ -233,15 +217,14 @@ def test_generate_with_too_few_tokens_reports_the_text_and_returns_1(capsys):
     ],
 )
 def test_generate_with_a_mistake_prints_one_line_and_returns_2(
-    capsys, tmp_path, monkeypatch, file_text, arguments, message
+    run, tmp_path, monkeypatch, file_text, arguments, message
 ):
     monkeypatch.chdir(tmp_path)
     # HF_HUB_OFFLINE itself was read at import. Online, the Hub is tried for a minute.
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     if file_text is not None:
         Path("FILE").write_text(file_text)
-    assert main(["generate", *arguments]) == 2
-    output = capsys.readouterr()
+    output = run("generate", *arguments, status=2)
     assert output.out == ""
     errors = [line for line in output.err.splitlines() if line.startswith("structout: error: ")]
     assert len(errors) == 1
@@ -268,69 +251,65 @@ def test_generate_with_a_mistake_prints_one_line_and_returns_2(
         (["generate", "--regex", "a", "--temperature", "warm"], "must be a number of at least 0, got 'warm'"),
         (["generate", "--regex", "a", "--jump-forward", "far"], "--jump-forward: invalid choice: 'far'"),
         (["generate", "--regex", "a", "--prompt", "a", "--continue", "b"], "not allowed with argument"),
+        (["generate", "--choice", "a", "--device-fsm", "--jump-forward", "draft"], "not allowed with argument"),
         (["generate", "--regex", "a", "--prompt", "\udcff"], "--prompt: must be UTF-8, got '\\udcff'"),
         (["generate", "--choice", "\udcff"], "--choice: must be UTF-8"),
         ([], "required"),
     ],
 )
-def test_main_with_wrong_arguments_exits_with_2(capsys, arguments, message):
-    with pytest.raises(SystemExit) as exit_:
-        main(arguments)
-    assert exit_.value.code == 2
-    assert message in capsys.readouterr().err
+def test_main_with_wrong_arguments_exits_with_2(run, arguments, message):
+    assert message in run(*arguments, status=2).err
 
 
-def check_last_line(capsys, arguments, message):
-    assert main(["generate", *arguments]) == 2
-    output = capsys.readouterr()
+def check_last_line(run, arguments, message):
+    output = run("generate", *arguments, status=2)
     assert output.out == ""
     assert output.err.splitlines()[-1].startswith("structout: error: ")
     assert message in output.err.splitlines()[-1]
 
 
-def test_generate_with_a_model_narrower_than_its_tokenizer_names_both(capsys, model_dir):
+def test_generate_with_a_model_narrower_than_its_tokenizer_names_both(run, model_dir):
     model, _, _ = load_random_model()
     model.resize_token_embeddings(500)
     model.save_pretrained(model_dir)
     message = f"cannot use {model_dir}: vocab_size is 500, but the tokenizer has a token of id 999"
-    check_last_line(capsys, ["--choice", "a", "--model", str(model_dir)], message)
+    check_last_line(run, ["--choice", "a", "--model", str(model_dir)], message)
 
 
-def test_generate_with_a_tokenizer_without_eos_token_names_the_cause(capsys, model_dir):
+def test_generate_with_a_tokenizer_without_eos_token_names_the_cause(run, model_dir):
     path = model_dir / "tokenizer_config.json"
     config = json.loads(path.read_text())
     del config["eos_token"]
     path.write_text(json.dumps(config))
-    check_last_line(capsys, ["--choice", "a", "--model", str(model_dir)], "the tokenizer has no eos_token")
+    check_last_line(run, ["--choice", "a", "--model", str(model_dir)], "the tokenizer has no eos_token")
 
 
-def test_generate_with_a_damaged_model_names_it(capsys, model_dir):
+def test_generate_with_a_damaged_model_names_it(run, model_dir):
     (model_dir / "model.safetensors").write_bytes(b"damaged")
-    check_last_line(capsys, ["--choice", "a", "--model", str(model_dir)], f"cannot load the model {model_dir}: ")
+    check_last_line(run, ["--choice", "a", "--model", str(model_dir)], f"cannot load the model {model_dir}: ")
 
 
-def test_generate_with_nan_logits_names_the_cause(capsys, model_dir):
+def test_generate_with_nan_logits_names_the_cause(run, model_dir):
     model, _, _ = load_random_model()
     torch.nn.init.constant_(model.lm_head.weight, float("nan"))
     model.save_pretrained(model_dir)
     check_last_line(
-        capsys,
+        run,
         ["--regex", "[ab]", "--model", str(model_dir)],
         "structout: error: nothing can be drawn: the model gave NaN",
     )
 
 
-def test_generate_with_a_file_as_cache_directory_names_the_variable(capsys, tmp_path, monkeypatch):
+def test_generate_with_a_file_as_cache_directory_names_the_variable(run, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("STRUCTOUT_CACHE_DIR", str(tmp_path / "file"))
-    check_last_line(capsys, ["--choice", "a"], "(STRUCTOUT_CACHE_DIR moves it): [Errno 17] File exists")
+    check_last_line(run, ["--choice", "a"], "(STRUCTOUT_CACHE_DIR moves it): [Errno 17] File exists")
 
 
-def test_generate_with_a_temperature_below_float32_is_greedy(capsys):
+def test_generate_with_a_temperature_below_float32_is_greedy(run):
     texts = []
     for temperature in ("0", "1e-40", "1e-37"):
-        assert main(["generate", "--regex", "[a-z]{20}", "--temperature", temperature, "--seed", "1"]) == 0
-        texts.append(capsys.readouterr().out)
+        texts.append(run("generate", "--regex", "[a-z]{20}", "--temperature", temperature, "--seed", "1").out)
     assert texts[0] == texts[1] == texts[2]
 
 
@@ -358,15 +337,15 @@ CONSTANT = r'{"enum": [{"a": [true, "\u00e9 \ud83e\udd8a", []]}]}'
 INDENTED = '{\n  "a": [\n    true,\n    "é 🦊",\n    []\n  ]\n}\n'
 
 
-def test_generate_with_one_json_text_indents_it(capsys):
-    assert main(["generate", "--json-schema", CONSTANT]) == 0
-    assert capsys.readouterr().out == INDENTED
+def test_generate_with_one_json_text_indents_it(run):
+    assert run("generate", "--json-schema", CONSTANT).out == INDENTED
 
 
 @pytest.mark.parametrize("extra", [["--compact"], ["-n", "2"], ["-n", "2", "--compact"]])
-def test_generate_with_compact_or_several_texts_prints_one_line_per_text(capsys, extra):
-    assert main(["generate", "--json-schema", CONSTANT, *extra]) == 0
-    assert capsys.readouterr().out == '{"a": [true, "é 🦊", []]}\n' * (2 if "-n" in extra else 1)
+def test_generate_with_compact_or_several_texts_prints_one_line_per_text(run, extra):
+    assert run("generate", "--json-schema", CONSTANT, *extra).out == '{"a": [true, "é 🦊", []]}\n' * (
+        2 if "-n" in extra else 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -378,51 +357,43 @@ def test_generate_with_compact_or_several_texts_prints_one_line_per_text(capsys,
         ("--structural-tag", TAG, None),
     ],
 )
-def test_generate_with_a_dash_reads_the_constraint_from_standard_input(capsys, monkeypatch, option, text, expected):
+def test_generate_with_a_dash_reads_the_constraint_from_standard_input(run, monkeypatch, option, text, expected):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="ascii"))
-    assert main(["generate", option, "-"]) == 0
-    out = capsys.readouterr().out
+    out = run("generate", option, "-").out
     assert out == expected if expected else re.fullmatch("é\n|🦊é\n|<a>[0-9]{3}</a>\n", out)
 
 
-def test_generate_with_a_bad_constraint_on_standard_input_names_it(capsys, monkeypatch):
+def test_generate_with_a_bad_constraint_on_standard_input_names_it(run, monkeypatch):
     for data, message in ((b"\xff", "cannot read standard input: "), (b"[]", "standard input: a JSON schema must be ")):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-        check_last_line(capsys, ["--json-schema", "-"], message)
+        check_last_line(run, ["--json-schema", "-"], message)
 
 
-def test_generate_with_a_boolean_schema(capsys):
-    check_last_line(capsys, ["--json-schema", "false"], "allows no")
-
-
-def test_generate_with_an_unenforced_keyword_needs_lenient(capsys):
+def test_generate_with_an_unenforced_keyword_needs_lenient(run):
     check_last_line(
-        capsys, ["--json-schema", UNENFORCED], "#/properties/a/pattern: lookbehind is not supported (at character 3)"
+        run, ["--json-schema", UNENFORCED], "#/properties/a/pattern: lookbehind is not supported (at character 3)"
     )
-    assert main(["generate", "--json-schema", UNENFORCED, "--lenient", "--compact", "--seed", "1"]) == 0
-    output = capsys.readouterr()
+    output = run("generate", "--json-schema", UNENFORCED, "--lenient", "--compact", "--seed", "1")
     assert output.out == '{"a": "xy"}\n'
     assert "\nnot enforced: #/properties/a/pattern\n" in output.err
 
 
-def test_generate_with_an_unknown_format_names_it_as_an_annotation(capsys):
+def test_generate_with_an_unknown_format_names_it_as_an_annotation(run):
     schema = '{"enum": ["a"], "type": "string", "format": "path"}'
-    assert main(["generate", "--json-schema", schema]) == 0
-    output = capsys.readouterr()
+    output = run("generate", "--json-schema", schema)
     assert output.out == '"a"\n'
     assert "\nannotations, which constrain nothing: #/format\n" in output.err
 
 
-def test_generate_with_strict_formats_refuses_an_unknown_one(capsys):
+def test_generate_with_strict_formats_refuses_an_unknown_one(run):
     schema = '{"enum": ["a"], "type": "string", "format": "path"}'
-    assert main(["generate", "--json-schema", schema, "--formats", "strict"]) != 0
-    assert 'does not enforce #/format, and formats="strict" asks for it' in capsys.readouterr().err
+    output = run("generate", "--json-schema", schema, "--formats", "strict", status=2)
+    assert 'does not enforce #/format, and formats="strict" asks for it' in output.err
 
 
-def test_generate_with_lenient_still_rejects_a_text_that_breaks_the_schema(capsys):
+def test_generate_with_lenient_still_rejects_a_text_that_breaks_the_schema(run):
     schema = '{"enum": ["b"], "pattern": "^(?<=x)b$"}'  # no engine looks behind
-    assert main(["generate", "--json-schema", schema, "--lenient"]) == 1
-    output = capsys.readouterr()
+    output = run("generate", "--json-schema", schema, "--lenient", status=1)
     assert output.out == ""
     assert re.search(r"\nstructout: does not satisfy the schema \(.* at \$\): \"b\"\n", output.err)
 
@@ -437,19 +408,21 @@ def gpt2_dir(model_dir):
 
 
 @pytest.mark.parametrize("mode", ["off", "draft"])
-def test_generate_up_to_the_last_position_of_the_model(capsys, request, gpt2_dir, mode):
+def test_generate_up_to_the_last_position_of_the_model(capsys, run, request, gpt2_dir, mode):
     arguments = ["--model", str(gpt2_dir), "--prompt", "order", "--seed", "2", "-n", "3", "--jump-forward", mode]
     schema = '{"enum": [{"status": "created", "total": 10}, {"status": "paid", "total": 10}, 7]}'
     assert main(["generate", *arguments, "--json-schema", schema]) in (0, 1)  # 2 if the model fails
     assert "7\n" in capsys.readouterr().out
     request.getfixturevalue("unlimited")
-    assert main(["generate", *arguments, "--regex", "abc[a-z]{60}"]) == 1
-    assert "tokens, when the model's 25 positions were used up: abc" in capsys.readouterr().err
+    assert (
+        "tokens, when the model's 25 positions were used up: abc"
+        in run("generate", *arguments, "--regex", "abc[a-z]{60}", status=1).err
+    )
 
 
-def test_generate_past_the_positions_of_the_model_names_the_limit(capsys, gpt2_dir):
+def test_generate_past_the_positions_of_the_model_names_the_limit(run, gpt2_dir):
     message = "a prompt of 1 tokens and --max-tokens=25 need 26 positions, but the model has 25: "
-    check_last_line(capsys, ["--model", str(gpt2_dir), "--choice", "a", "--max-tokens", "25"], message)
+    check_last_line(run, ["--model", str(gpt2_dir), "--choice", "a", "--max-tokens", "25"], message)
 
 
 def test_replay_check_accepts_exactly_the_texts_of_the_grammar():
@@ -490,7 +463,7 @@ raise SystemExit(main(["generate", "--choice", "a"]))
     assert run.stderr.endswith("compiling the constraint ...\n")
 
 
-def test_generate_that_is_interrupted_says_what_is_lost(capsys, monkeypatch):
+def test_generate_that_is_interrupted_says_what_is_lost(run, monkeypatch):
     class Interrupted(Progress):
         def after_step(self, texts):
             super().after_step(texts)
@@ -498,8 +471,7 @@ def test_generate_that_is_interrupted_says_what_is_lost(capsys, monkeypatch):
                 raise KeyboardInterrupt
 
     monkeypatch.setattr("structout.cli.generate.Progress", Interrupted)
-    assert main(["generate", "--regex", "abc|[0-9]{50}", "-n", "3", "--seed", "1"]) == 130
-    output = capsys.readouterr()
+    output = run("generate", "--regex", "abc|[0-9]{50}", "-n", "3", "--seed", "1", status=130)
     assert output.out == ""
     *_, lost, first, second, third = output.err.splitlines()
     num_tokens, num_complete = re.fullmatch(
@@ -510,13 +482,13 @@ def test_generate_that_is_interrupted_says_what_is_lost(capsys, monkeypatch):
     assert all(re.fullmatch("abc?|[0-9]+", text) for text in (first, second, third))
 
 
-def test_generate_puts_the_prompt_into_the_chat_template(capsys, model_dir, monkeypatch):
+def test_generate_puts_the_prompt_into_the_chat_template(run, model_dir, monkeypatch):
     def see(model, tokenizer, prompt, **options):
         seen.append(prompt)
         raise ValueError
 
     def prompt_of(*arguments):
-        assert main(["generate", "--choice", "a", "--model", str(model_dir), *arguments]) == 2
+        run("generate", "--choice", "a", "--model", model_dir, *arguments, status=2)
         return seen.pop()
 
     seen = []
@@ -529,7 +501,7 @@ def test_generate_puts_the_prompt_into_the_chat_template(capsys, model_dir, monk
     assert len(prompt_of("--continue", "")) == 1
 
 
-def test_generate_with_the_demo_model_reads_the_prompt(demo, capsys, monkeypatch):
+def test_generate_with_the_demo_model_reads_the_prompt(demo, run, monkeypatch):
     monkeypatch.delenv("STRUCTOUT_CACHE_DIR")
     monkeypatch.delenv("STRUCTOUT_DEMO_MODEL")
     schema = {
@@ -539,34 +511,25 @@ def test_generate_with_the_demo_model_reads_the_prompt(demo, capsys, monkeypatch
         "additionalProperties": False,
     }
     prompt = "Maria Lopez is 34 years old and lives in Madrid."
-    arguments = ["generate", "--json-schema", json.dumps(schema), "--prompt", prompt, "--temperature", "0"]
-    assert main(arguments) == 0
-    output = capsys.readouterr()
+    output = run("generate", "--json-schema", json.dumps(schema), "--prompt", prompt, "--temperature", "0")
     assert json.loads(output.out) == {"name": "Maria Lopez", "age": 34, "city": "Madrid"}
     assert output.err.startswith("SmolLM2-135M-Instruct on cpu\n")
     arguments = ["--regex", "[0-9]{4}", "--continue", "The first man stood on the moon in", "--temperature", "0"]
-    assert main(["generate", *arguments]) == 0
-    assert capsys.readouterr().out == "1969\n"
+    assert run("generate", *arguments).out == "1969\n"
 
 
 @pytest.mark.parametrize("command", ["explain", "check"])
-def test_every_command_takes_a_schema_by_the_same_option(capsys, command):
+def test_every_command_takes_a_schema_by_the_same_option(run, command):
     text = ["[3]"] if command == "check" else []
     schema = '{"type": "array", "items": {"enum": ["red", 3, null]}}'
-    assert main([command, "--json-schema", schema, *text]) == 0
-    output = capsys.readouterr().out
-    assert main([command, schema, *text]) == 0
-    without_times = [re.sub(r"[\d.]+ (ms|µs)", "", each) for each in (output, capsys.readouterr().out)]
+    output = run(command, "--json-schema", schema, *text).out
+    without_times = [re.sub(r"[\d.]+ (ms|µs)", "", each) for each in (output, run(command, schema, *text).out)]
     assert without_times[0] == without_times[1]
-    with pytest.raises(SystemExit, match="2"):
-        main([command, "--json-schema", schema, schema, *text])
+    run(command, "--json-schema", schema, schema, *text, status=2)
 
 
-def test_generate_help_shows_examples_and_both_grammar_formats(capsys):
-    with pytest.raises(SystemExit) as exit_:
-        main(["generate", "--help"])
-    assert exit_.value.code == 0
-    text = capsys.readouterr().out
+def test_generate_help_shows_examples_and_both_grammar_formats(run):
+    text = run("generate", "--help").out
     assert "structout generate --json-schema examples/order.schema.json" in text
     assert "Standard output receives the texts, after all of them are complete and checked" in text
     assert "EBNF with the root rule `root`, or Lark with the start rule `start`" in " ".join(text.split())
@@ -612,34 +575,32 @@ def test_generate_shows_progress_on_a_terminal_and_only_texts_in_a_pipe():
     assert re.search(r"\r\x1b\[J[a-z]+\r\n\x1b\[2m\d+ tokens?( · [\d,]+ tokens/s)?\x1b\[0m", seen)
 
 
-def test_generate_checks_regular_expressions_in_the_dialect_of_the_engine(capsys):
-    assert main(["generate", "--regex", r"\p{L}{3}", "-n", "4", "--seed", "1"]) == 0
-    texts = capsys.readouterr().out.splitlines()
+def test_generate_checks_regular_expressions_in_the_dialect_of_the_engine(run):
+    texts = run("generate", "--regex", r"\p{L}{3}", "-n", "4", "--seed", "1").out.splitlines()
     assert [len(text) for text in texts] == [3] * 4
     assert all(text.isalpha() for text in texts)
 
 
 @pytest.mark.parametrize("grammar", ['root ::= "a" | "(" root ")"', 'start: "a" | "(" start ")"'])
-def test_generate_takes_a_grammar_on_the_command_line(capsys, grammar):
-    assert main(["generate", "--grammar", grammar, "--seed", "1"]) == 0
-    assert re.fullmatch(r"\(*a\)*\n", capsys.readouterr().out)
+def test_generate_takes_a_grammar_on_the_command_line(run, grammar):
+    assert re.fullmatch(r"\(*a\)*\n", run("generate", "--grammar", grammar, "--seed", "1").out)
 
 
-def test_generate_with_tools_writes_calls_that_are_checked(capsys, tmp_path):
+def test_generate_with_tools_writes_calls_that_are_checked(run, tmp_path):
     function = {"name": "get", "parameters": {"properties": {"n": {"enum": [1, 2]}}, "additionalProperties": False}}
     path = tmp_path / "tools.json"
     path.write_text(json.dumps([{"type": "function", "function": function}]))
-    assert main(["generate", "--tools", str(path), "--tool-choice", "get", "--seed", "1"]) == 0
-    output = capsys.readouterr()
+    output = run("generate", "--tools", str(path), "--tool-choice", "get", "--seed", "1")
     call = json.loads(output.out.strip().removeprefix("<tool_call>").removesuffix("</tool_call>"))
     assert call["name"] == "get"
     assert "1 of 1 text valid" in output.err
 
 
-def test_generate_warns_of_a_word_that_is_almost_a_keyword(capsys):
+def test_generate_warns_of_a_word_that_is_almost_a_keyword(run):
     schema = '{"type": "integer", "minimun": 5, "x-minimun": 1, "maximum": 9}'
-    assert main(["generate", "--json-schema", schema, "--seed", "1"]) == 0
-    warnings = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    warnings = [
+        line for line in run("generate", "--json-schema", schema, "--seed", "1").err.splitlines() if "warning" in line
+    ]
     assert warnings == [
         "structout: warning: #/minimun is not a keyword of JSON Schema, so that it constrains nothing: minimum is one"
     ]
@@ -659,7 +620,7 @@ def test_generate_with_an_output_that_cannot_be_written_says_so():
     assert run.stderr.splitlines()[-1] == "structout: error: cannot write the texts: No space left on device"
 
 
-def test_generate_keeps_the_texts_that_were_written_before_an_error(monkeypatch):
+def test_generate_keeps_the_texts_that_were_written_before_an_error(run, monkeypatch):
     class FullDisk(io.StringIO):
         def flush(self):
             if self.getvalue().count("\n") == 3:
@@ -670,7 +631,7 @@ def test_generate_keeps_the_texts_that_were_written_before_an_error(monkeypatch)
 
     output = FullDisk()
     monkeypatch.setattr(sys, "stdout", output)
-    assert main(["generate", "--regex", "[a-z]{3}", "-n", "5", "--seed", "1"]) == 2
+    run("generate", "--regex", "[a-z]{3}", "-n", "5", "--seed", "1", status=2)
     assert len(output.getvalue().splitlines()) == 3
 
 
@@ -681,9 +642,8 @@ def test_generate_without_a_terminal_shows_no_progress():
     assert "\x1b" not in run.stderr
 
 
-def test_doctor_prints_versions_and_kernels(capsys):
-    assert main(["doctor"]) == 0
-    report = capsys.readouterr().out
+def test_doctor_prints_versions_and_kernels(run):
+    report = run("doctor").out
     assert f"structout {structout.__version__}" in report
     assert transformers.__version__ in report
     assert re.search(r"cpu +C\+\+, (avx512|avx2|default), \d+ threads", report)

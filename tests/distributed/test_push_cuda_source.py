@@ -34,7 +34,7 @@ def test_push_kernels_deliver_every_rank_its_peers_bytes(sanitize, what, epochs,
 
 
 @pytest.mark.parametrize("sanitize", [None, "address", "thread"])
-@pytest.mark.parametrize(("ranks", "row_element_bytes"), [(2, 0), (4, 0), (3, 2)])
+@pytest.mark.parametrize(("ranks", "row_element_bytes"), [(2, 0), (3, 2), pytest.param(4, 0, marks=pytest.mark.long)])
 @pytest.mark.parametrize("failure", ["absent", "mismatch"])
 def test_push_kernels_after_a_failure_set_the_state_and_fill_the_output(failure, ranks, row_element_bytes, sanitize):
     result = run(sanitize, failure, ranks, row_element_bytes)

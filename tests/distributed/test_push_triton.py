@@ -20,7 +20,7 @@ def run_ranks(*arguments):
 
 
 @pytest.mark.interpreter
-@pytest.mark.parametrize(("world_size", "epochs"), [(1, 5), (2, 30), (3, 20)])
+@pytest.mark.parametrize(("world_size", "epochs"), [(1, 5), (3, 20), pytest.param(2, 30, marks=pytest.mark.long)])
 def test_push_all_gather_delivers_every_rank_its_peers_bytes(world_size, epochs, num_cases):
     run_ranks(world_size, num_cases((epochs + 1) // 2, long=epochs), 1)
 

@@ -13,7 +13,7 @@ from support.devices import DEVICES
 from support.masked_sample_cases import random_case
 from support.refusals import REFUSED
 
-WORLD_SIZES = (1, 2, 3, 4, 8)
+WORLD_SIZES = (1, 2, 3, *(pytest.param(size, marks=pytest.mark.long) for size in (4, 8)))
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)

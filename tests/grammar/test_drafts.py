@@ -12,12 +12,10 @@ from structout.grammar.native.backend import NativeBackend
 from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
-from support import native_steps, tokenizers_on_the_spot
+from support import native_steps
+from support.managers import STOP, TOKENIZER, V, ids_of
 from support.seeds import for_each_seed
 
-V = 512
-TOKENIZER = tokenizers_on_the_spot.byte_level()
-STOP = TOKENIZER.eos_token_id
 REGEX = '\\{"a":(true|false|[0-9]{1,3})\\}'
 
 
@@ -29,10 +27,6 @@ def backend(request):
 @pytest.fixture(scope="module")
 def start(backend):
     return backend.compile_grammar(StructuredOutputOptions.REGEX, REGEX)
-
-
-def ids_of(text):
-    return TOKENIZER(text, add_special_tokens=False)["input_ids"]
 
 
 def mask_of(grammar):

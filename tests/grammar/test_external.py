@@ -13,7 +13,7 @@ from structout.grammar.native.backend import NativeBackend
 from structout.grammar.registry import _factories
 from structout.grammar.vocabulary import BYTES, Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
-from support import tokenizers_on_the_spot
+from support.managers import TOKENIZER, add
 
 V = BYTES.size
 STOP = BYTES.stop_token_ids[0]
@@ -71,13 +71,12 @@ class CountedBackend(StructuredOutputBackend):
 def manager(monkeypatch):
     monkeypatch.setitem(_factories, "counted", None)
     register_backend("counted", lambda vocabulary, config, tokenizer: CountedBackend(vocabulary))
-    with StructuredOutputManager(tokenizers_on_the_spot.byte_level(), 512) as manager:
+    with StructuredOutputManager(TOKENIZER, 512) as manager:
         yield manager
 
 
-def add(manager, name):
-    manager.add_request(name, StructuredOutputsParams(grammar='root ::= "x"', backend="counted"))
-    manager.wait_ready(name, 60)
+def add_counted(manager, name):
+    add(manager, name, grammar='root ::= "x"', backend="counted")
     return manager._requests[name].grammar
 
 
@@ -112,7 +111,7 @@ def test_grammar_of_another_engine_is_that_of_the_own_one_for_the_same_language(
 
 
 def test_requests_of_another_engine_share_a_step_with_the_others(manager):
-    add(manager, "other")
+    add_counted(manager, "other")
     manager.add_request("own", StructuredOutputsParams(regex="b+"))
     manager.wait_ready("own", 60)
     a, b = manager.vocabulary.spell("ab")
@@ -128,8 +127,8 @@ def test_requests_of_another_engine_share_a_step_with_the_others(manager):
 
 @pytest.mark.parametrize("method", ["accept", "mask", "may_end"])
 def test_exception_of_an_engine_fails_its_request_alone(manager, monkeypatch, method):
-    grammar = add(manager, "broken")
-    add(manager, "good")
+    grammar = add_counted(manager, "broken")
+    add_counted(manager, "good")
 
     def fail(*_):
         raise RuntimeError("out of order\nmore")
@@ -143,7 +142,7 @@ def test_exception_of_an_engine_fails_its_request_alone(manager, monkeypatch, me
 
 
 def test_mask_of_another_width_fails_its_request(manager, monkeypatch):
-    grammar = add(manager, "wide")
+    grammar = add_counted(manager, "wide")
     monkeypatch.setattr(grammar._text, "mask", lambda: np.ones(1000, np.int32))
     assert manager.grammar_bitmask(["wide"]).errors == {"wide": "the mask is of another vocabulary"}
 

@@ -11,12 +11,10 @@ import time
 import pytest
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
-from support import tokenizers_on_the_spot
 from support.large_schemas import EXPENSIVE
+from support.managers import TOKENIZER, V, add, ids_of
 
-V = 512
-TOKENIZER = tokenizers_on_the_spot.byte_level()
-A, B = TOKENIZER("ab", add_special_tokens=False)["input_ids"]
+A, B = ids_of("ab")
 NAMES = [f"r{i}" for i in range(64)]
 
 
@@ -24,8 +22,7 @@ NAMES = [f"r{i}" for i in range(64)]
 def manager():
     with StructuredOutputManager(TOKENIZER, V) as manager:
         for name in NAMES:
-            manager.add_request(name, StructuredOutputsParams(regex="[ab]*"))
-            manager.wait_ready(name, 60)
+            add(manager, name, regex="[ab]*")
         yield manager
 
 

@@ -11,19 +11,18 @@ import time
 
 import pytest
 
-from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
+from structout import StructuredOutputManager, StructuredOutputsConfig
 from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.backend import NativeBackend
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
-from support import tokenizers_on_the_spot
 from support.large_schemas import EXPENSIVE
+from support.managers import TOKENIZER, add, ids_of
 
 V = 525
-TOKENIZER = tokenizers_on_the_spot.byte_level()
 VOCABULARY = Vocabulary.from_tokenizer(TOKENIZER, V)
-TOKENS = TOKENIZER('{"a": {"k', add_special_tokens=False)["input_ids"]
+TOKENS = ids_of('{"a": {"k')
 
 
 @pytest.fixture
@@ -94,8 +93,7 @@ def test_operation_of_automata_that_is_interrupted_changes_neither(interrupted):
 def manager():
     with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(any_whitespace=False)) as manager:
         for name in ("interrupted", "other"):
-            manager.add_request(name, StructuredOutputsParams(json=EXPENSIVE, key_order="any", backend="native"))
-            manager.wait_ready(name, 60)
+            add(manager, name, json=EXPENSIVE, key_order="any", backend="native")
         yield manager
 
 

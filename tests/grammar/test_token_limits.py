@@ -13,10 +13,10 @@ from structout import StructuredOutputsConfig, StructuredOutputsParams
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from support.grammar_walks import allowed, mask_of
+from support.random_grammars import random_lexed_grammar, random_scannerless_grammar
 from support.random_patterns import random_pattern
 from support.random_schemas import RandomSchema
 from support.random_tags import random_format, random_tag_of_schemas, random_vocabulary
-from support.recursive_grammars import random_lexed_grammar, random_scannerless_grammar
 from support.soundness import compile_or_none
 
 LONGER_TOKENS = """{" ": ":" " "} ", "," }} ]} [] {} [{" "}] ":{" [[ ]] abc ab aa aaaa the null true false 123 00

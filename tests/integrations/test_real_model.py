@@ -62,14 +62,14 @@ def test_generate_reads_people_right_alone_in_a_batch_and_beside_other_constrain
 
 @pytest.mark.parametrize("mode", ["ff_tokens", "retokenize", "draft"])
 def test_generate_with_jump_forward_reads_people_right(demo, alone, mode):
-    jumped = generate(*demo, PROMPTS, json=Person, jump_forward=mode)
-    assert jumped.parsed == list(PEOPLE.values())
-    assert mode != "draft" or jumped.texts == alone
+    jumped = generate(*demo, PROMPTS[:2], json=Person, jump_forward=mode)
+    assert jumped.parsed == list(PEOPLE.values())[:2]
+    assert mode != "draft" or jumped.texts == alone[:2]
 
 
 def test_generate_with_xgrammar_reads_people_right(demo):
     params = StructuredOutputsParams(json=Person, backend="xgrammar")
-    assert generate(*demo, PROMPTS, params=params).parsed == list(PEOPLE.values())
+    assert generate(*demo, PROMPTS[0], params=params).parsed == [MARIA]
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 2}, {"prompt_lookup_num_tokens": 3}], ids=str)

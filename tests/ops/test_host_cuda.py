@@ -1,11 +1,11 @@
-"""The harness that runs CUDA kernels on the CPU: it runs correct programs and reports
-planted mistakes."""
+"""CUDA kernels on the CPU under sanitizers: on random cases, and the harness, which
+reports planted mistakes."""
 
 from __future__ import annotations
 
 import pytest
 
-from support import host_cuda
+from support import host_cuda, ptx
 from support.locations import CUDA_PROGRAMS as PROGRAMS
 
 
@@ -137,3 +137,20 @@ def test_host_cuda_build_is_reused_until_an_input_changes(tmp_path):
     assert build(1) == first
     assert first.stat().st_mtime_ns == built_at
     assert len({first, build(2), build(1, "SOME=1")}) == 3
+
+
+# Races are found by tests/ops/test_ptx_cuda.py too, in seconds instead of a minute.
+@pytest.mark.parametrize("sanitizer", ["address", pytest.param("thread", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("apply_bitmask", {"address": (150, 1000), "thread": (15, 60)}),
+        ("fsm_states", {"address": (10, 400), "thread": (8, 100)}),
+        ("listed_logits", {"address": (20, 400), "thread": (3, 40)}),
+    ],
+)
+def test_cuda_source_under_sanitizer_matches_loop(name, counts, sanitizer, num_cases):
+    default, long = counts[sanitizer]
+    count = num_cases(default, long=long, full=3 * long)
+    run = host_cuda.run(ptx.program(name, sanitizer), count, 1)
+    assert (run.returncode, run.stdout) == (0, f"{count} cases agree\n"), run.stderr

@@ -16,7 +16,8 @@ from support.locations import ROOT
 
 pytestmark = ptx.NEEDS_NVCC
 
-# The number of random cases of each program: by default, and under --long.
+# The number of random cases of each program: by default, and under --long. Under --full
+# there are 20 times as many.
 COUNTS = {
     "apply_bitmask": (100, 4000),
     "fsm_states": (20, 400),
@@ -75,7 +76,7 @@ def test_compiled_kernels_match_the_loop_and_all_of_their_code_runs(
 ) -> None:
     """In the order that compilers intend, and in random orders with every check."""
     default, long = COUNTS[name]
-    count = num_cases(default, long=long)
+    count = num_cases(default, long=long, full=20 * long)
     shapes = [num_cases(0, long=30)] if name == "masked_sample" else []
     executions = run(name, architecture, count, 3, *shapes, report=tmp_path / "fixed")
     executions += run(name, architecture, count // 3, 4, report=tmp_path / "random", seed=architecture, **CHECKS)

@@ -1,13 +1,38 @@
-"""Pools whose compilations the tests of this folder control."""
+"""Managers, and pools whose compilations the tests of this folder control."""
 
+import threading
 import time
 
 import pytest
 
+from structout import StructuredOutputManager
 from structout.constraints.config import StructuredOutputsConfig
+from structout.grammar.registry import BackendSet
 from structout.scheduler.compile_pool import CompilePool
 from structout.scheduler.process_lock import ProcessLock
 from support.compilations import LONG, Gates
+from support.managers import PATIENT, TOKENIZER, V
+
+
+@pytest.fixture
+def manager():
+    with StructuredOutputManager(TOKENIZER, V, PATIENT) as manager:
+        yield manager
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """An event for which every compilation waits."""
+    opened = threading.Event()
+    compile_constraint = BackendSet.compile
+
+    def blocked_compile(backends, constraint):
+        assert opened.wait(60)
+        return compile_constraint(backends, constraint)
+
+    monkeypatch.setattr(BackendSet, "compile", blocked_compile)
+    yield opened
+    opened.set()
 
 
 @pytest.fixture

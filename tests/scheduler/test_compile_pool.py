@@ -25,6 +25,7 @@ from support.compilations import (
     wait_until,
     wait_until_freed,
 )
+from support.managers import in_threads
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 
@@ -271,7 +272,6 @@ def test_submit_from_64_threads_gives_each_its_own_result(make):
         return Compiled(str(key))
 
     pool = make(compile, compile_workers=4, cache_bytes=50_000)
-    wrong = []
 
     def ask(thread):
         for i in range(20):
@@ -281,15 +281,9 @@ def test_submit_from_64_threads_gives_each_its_own_result(make):
                 continue
             result = outcome(future)
             text = str(result) if key[1] % 5 == 0 else result.text
-            if text != str(key):
-                wrong.append((key, text))
+            assert text == str(key)
 
-    threads = [threading.Thread(target=ask, args=(i,)) for i in range(64)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    in_threads(ask, 64)
     wait_until(lambda: is_idle(pool))
     assert pool.stats().cache_bytes <= 50_000
 

@@ -1,19 +1,11 @@
 """A request whose masks take long delays no other one."""
 
 import numpy as np
-import pytest
 
-from structout import GrammarStatus, StructuredOutputManager, StructuredOutputsParams
+from structout import GrammarStatus, StructuredOutputManager
 from structout.errors import GrammarErrorKind
 from structout.scheduler.decoding_step import STEP_WORK
-from support import tokenizers_on_the_spot
-
-V = 512
-TOKENIZER = tokenizers_on_the_spot.byte_level()
-
-
-def token_ids(text):
-    return TOKENIZER(text, add_special_tokens=False)["input_ids"]
+from support.managers import TOKENIZER, V, add, ids_of
 
 
 def expensive_schema(version=0, length=12_000):
@@ -28,17 +20,10 @@ def cheap_schema(version):
 CHEAP = [f"cheap{i}" for i in range(8)]
 
 
-@pytest.fixture
-def manager():
-    with StructuredOutputManager(TOKENIZER, V) as manager:
-        yield manager
-
-
-def add(manager, request_id, schema):
-    manager.add_request(request_id, StructuredOutputsParams(json=schema, backend="native"))
-    manager.wait_ready(request_id, 60)
+def add_begun(manager, request_id, schema):
+    add(manager, request_id, json=schema, backend="native")
     manager.poll_changed()
-    assert manager.accept_tokens(request_id, token_ids('{"a": {'))
+    assert manager.accept_tokens(request_id, ids_of('{"a": {'))
 
 
 def masks(batch):
@@ -48,8 +33,8 @@ def masks(batch):
 def test_step_with_many_expensive_requests_works_no_more_than_a_step_may(manager):
     names = [f"expensive{i}" for i in range(12)]
     for i, name in enumerate(names):
-        add(manager, name, expensive_schema(i))
-    add(manager, "cheap", cheap_schema(0))
+        add_begun(manager, name, expensive_schema(i))
+    add_begun(manager, "cheap", cheap_schema(0))
     batch = manager.grammar_bitmask([*names, "cheap"])
     assert 0 < manager._steps.work <= STEP_WORK
     assert not batch.errors
@@ -59,9 +44,9 @@ def test_step_with_many_expensive_requests_works_no_more_than_a_step_may(manager
 
 
 def test_step_finishes_the_expensive_request_after_the_others(manager):
-    add(manager, "expensive", expensive_schema())
+    add_begun(manager, "expensive", expensive_schema())
     for i, name in enumerate(CHEAP):
-        add(manager, name, cheap_schema(i))
+        add_begun(manager, name, cheap_schema(i))
     batch = manager.grammar_bitmask(["expensive", *CHEAP])
     assert not batch.errors
     assert manager._steps.work <= STEP_WORK
@@ -69,16 +54,16 @@ def test_step_finishes_the_expensive_request_after_the_others(manager):
     alone = masks(batch)
     with StructuredOutputManager(TOKENIZER, V) as other:
         for i, name in enumerate(CHEAP):
-            add(other, name, cheap_schema(i))
+            add_begun(other, name, cheap_schema(i))
             np.testing.assert_array_equal(alone[name], masks(other.grammar_bitmask([name]))[name])
-        add(other, "expensive", expensive_schema())
+        add_begun(other, "expensive", expensive_schema())
         np.testing.assert_array_equal(alone["expensive"], masks(other.grammar_bitmask(["expensive"]))["expensive"])
 
 
 def test_drafts_of_a_expensive_request_are_checked_outside_of_the_step(manager):
-    add(manager, "expensive", expensive_schema())
-    add(manager, "cheap", cheap_schema(0))
-    drafts = {"expensive": token_ids('"k0_0'), "cheap": token_ids('"n')}
+    add_begun(manager, "expensive", expensive_schema())
+    add_begun(manager, "cheap", cheap_schema(0))
+    drafts = {"expensive": ids_of('"k0_0'), "cheap": ids_of('"n')}
     batch = manager.grammar_bitmask(["expensive", "cheap"], drafts)
     assert manager._steps.work <= STEP_WORK
     assert batch.num_acceptable_drafts.tolist() == [len(drafts["expensive"]), 2]
@@ -86,8 +71,8 @@ def test_drafts_of_a_expensive_request_are_checked_outside_of_the_step(manager):
 
 
 def test_request_that_has_spent_its_work_fails_with_limit(manager):
-    add(manager, "expensive", expensive_schema())
-    add(manager, "cheap", cheap_schema(0))
+    add_begun(manager, "expensive", expensive_schema())
+    add_begun(manager, "cheap", cheap_schema(0))
     manager._requests["expensive"].work_left = 1_000
     batch = manager.grammar_bitmask(["expensive", "cheap"])
     assert list(batch.errors) == ["expensive"]

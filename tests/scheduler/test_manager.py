@@ -3,7 +3,7 @@
 import copy
 import json
 import pickle
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -21,8 +21,8 @@ from structout import (
 )
 from structout.errors import StaleMasksError
 from support import tokenizers_on_the_spot
+from support.managers import PATIENT, V, add, allowed
 
-V = 512
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
@@ -38,25 +38,12 @@ def tokenizer(request):
 
 @pytest.fixture
 def manager(tokenizer):
-    config = StructuredOutputsConfig(compile_timeout=60)  # for a busy machine
-    with StructuredOutputManager(tokenizer, V, config) as manager:
+    with StructuredOutputManager(tokenizer, V, PATIENT) as manager:
         yield manager
-
-
-def add(manager, request_id, **params):
-    manager.add_request(request_id, StructuredOutputsParams(**params))
-    manager.wait_ready(request_id, timeout=60)
 
 
 def ids_of(tokenizer, text):
     return tokenizer(text, add_special_tokens=False)["input_ids"]
-
-
-def allowed(manager, request_id):
-    """The ids that the request's next mask allows."""
-    batch = manager.grammar_bitmask([request_id])
-    assert not batch.errors
-    return structout.unpack_bitmask(batch.to("cpu"), V)[0].nonzero().flatten().tolist()
 
 
 @pytest.mark.parametrize(
@@ -75,10 +62,10 @@ def allowed(manager, request_id):
 def test_each_kind_of_constraint_from_first_token_to_termination(manager, tokenizer, params, text, wrong):
     add(manager, "r", **params)
     for token in ids_of(tokenizer, text):
-        assert token in allowed(manager, "r")
+        assert token in allowed(manager, "r")[0]
         assert manager.accept_tokens("r", [token])
         assert not manager.is_terminated("r")
-    assert tokenizer.eos_token_id in allowed(manager, "r")
+    assert tokenizer.eos_token_id in allowed(manager, "r")[0]
     assert manager.accept_tokens("r", [tokenizer.eos_token_id])
     assert manager.is_terminated("r")
 
@@ -89,7 +76,7 @@ def test_each_kind_of_constraint_from_first_token_to_termination(manager, tokeni
 def test_mask_inside_a_string_excludes_special_tokens_and_padding(manager, tokenizer):
     add(manager, "r", json=PERSON)
     assert manager.accept_tokens("r", ids_of(tokenizer, '{"name": "A'))
-    inside = set(allowed(manager, "r"))
+    inside = set(allowed(manager, "r")[0])
     assert len(inside) > 200
     assert not inside & set(tokenizer.all_special_ids)
     assert max(inside) < len(tokenizer)
@@ -99,14 +86,14 @@ def test_mask_inside_a_string_excludes_special_tokens_and_padding(manager, token
 
 def test_accept_tokens_with_rejected_token_changes_nothing(manager, tokenizer):
     add(manager, "r", json=PERSON)
-    before = allowed(manager, "r")
+    before = allowed(manager, "r")[0]
     good = ids_of(tokenizer, '{"name"')
     assert not manager.accept_tokens("r", [*good, good[0]])
     for token in (-1, V, 2**32 + good[0], 2**40, None, 1.5, "a", [1], torch.tensor(1.5), torch.tensor([1, 2])):
         assert not manager.accept_tokens("r", [token])
         assert not manager.accept_tokens("r", [good[0], token])
     assert not manager.accept_tokens("r", [torch.tensor(1, device="meta")])
-    assert allowed(manager, "r") == before
+    assert allowed(manager, "r")[0] == before
     assert manager.accept_tokens("r", torch.tensor(good))
 
 
@@ -254,7 +241,7 @@ def test_mask_inside_a_bounded_string_excludes_control_characters(manager, token
     add(manager, "r", json={"type": "array", "items": inner})
     assert manager.accept_tokens("r", ids_of(tokenizer, '[{"b": "x'))
     vocabulary = manager.vocabulary.token_bytes
-    assert not any(byte < 0x20 for i in allowed(manager, "r") for byte in vocabulary[i])
+    assert not any(byte < 0x20 for i in allowed(manager, "r")[0] for byte in vocabulary[i])
     assert manager.accept_tokens("r", ids_of(tokenizer, 'é 東"}]'))
 
 
@@ -269,12 +256,7 @@ def test_json_object_without_any_whitespace_rejects_extra_spaces(tokenizer, text
 
 def test_dead_end_closes_its_row_and_reports_an_error():
     """The vocabulary does not have the letter that must follow."""
-    from tokenizers import Tokenizer, decoders, models
-    from transformers import PreTrainedTokenizerFast
-
-    tiny = Tokenizer(models.BPE({"<end>": 0, "a": 1, "b": 2}, []))
-    tiny.decoder = decoders.ByteLevel()
-    with StructuredOutputManager(PreTrainedTokenizerFast(tokenizer_object=tiny, eos_token="<end>"), 32) as manager:  # noqa: S106 - no password
+    with StructuredOutputManager(tokenizers_on_the_spot.of_two_letters(), 32) as manager:
         add(manager, "r", regex="(ab|acd)")
         add(manager, "ok", regex="a+")
         manager.accept_tokens("r", [1])
@@ -308,7 +290,7 @@ def test_add_request_with_stop_tokens_and_replayed_output(manager, tokenizer):
     manager.add_request("r", StructuredOutputsParams(json=PERSON), stop_token_ids=[stop], output_token_ids=text)
     manager.wait_ready("r", timeout=30)
     assert manager.accept_tokens("r", ids_of(tokenizer, ', "age": 1}'))
-    assert stop in allowed(manager, "r")
+    assert stop in allowed(manager, "r")[0]
     assert not manager.accept_tokens("r", [tokenizer.eos_token_id])
     assert manager.accept_tokens("r", [stop])
     assert manager.is_terminated("r")
@@ -325,26 +307,22 @@ def test_add_request_with_stop_tokens_and_replayed_output(manager, tokenizer):
 
 
 def test_grammar_bitmask_while_eight_threads_add_and_finish(manager, tokenizer):
-    errors = []
 
     def add_and_finish(thread):
-        try:
-            for i in range(20):
-                name = f"{thread}-{i}"
-                add(manager, name, choice=[f"answer {thread} {i}"])
-                if i % 2:
-                    manager.finish_request(name)
-        except Exception as error:
-            errors.append(error)
+        for i in range(20):
+            name = f"{thread}-{i}"
+            add(manager, name, choice=[f"answer {thread} {i}"])
+            if i % 2:
+                manager.finish_request(name)
 
-    threads = [threading.Thread(target=add_and_finish, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        ready = [f"{t}-{i}" for t in range(8) for i in range(0, 20, 2)]
-        batch = manager.grammar_bitmask(ready, strict=False)
-        assert all(message == "scheduled before its grammar was ready" for message in batch.errors.values())
-    assert not errors
+    with ThreadPoolExecutor(8) as threads:
+        futures = [threads.submit(add_and_finish, i) for i in range(8)]
+        while not all(future.done() for future in futures):
+            ready = [f"{t}-{i}" for t in range(8) for i in range(0, 20, 2)]
+            batch = manager.grammar_bitmask(ready, strict=False)
+            assert all(message == "scheduled before its grammar was ready" for message in batch.errors.values())
+    for future in futures:
+        future.result()
     for t in range(8):
         for i in range(0, 20, 2):
             text = [*ids_of(tokenizer, f"answer {t} {i}"), tokenizer.eos_token_id]

@@ -13,11 +13,10 @@ from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.extension import core
 from structout.masks.bitmask import allocate_token_bitmask
 from structout.scheduler.decoding_step import DEAD_END
+from support.managers import STOP, TOKENIZER, add, ids_of
 from support.random_patterns import random_pattern
-from support.tokenizers_on_the_spot import byte_level
 
-TOKENIZER = byte_level()
-V, STOP = 525, TOKENIZER.eos_token_id
+V = 525  # ends inside of a word of the mask
 NOT_TOKENS = [-1, V, 2**40, None, 1.5, True, "x"]
 
 
@@ -25,11 +24,6 @@ NOT_TOKENS = [-1, V, 2**40, None, 1.5, True, "x"]
 def manager():
     with StructuredOutputManager(TOKENIZER, V) as made:
         yield made
-
-
-def add(manager, name, **params):
-    manager.add_request(name, StructuredOutputsParams(**params, backend="native"))
-    manager.wait_ready(name, 60)
 
 
 def regexes(rng, count):
@@ -113,8 +107,7 @@ def test_batch_is_one_native_call(manager, monkeypatch):
     add(manager, "r1", json={"type": "string"})
     manager.add_request("r2", StructuredOutputsParams(regex="a+"), constrain_after=[7])
     manager.wait_ready("r2", 60)
-    (a,) = TOKENIZER("a", add_special_tokens=False)["input_ids"]
-    (quote,) = TOKENIZER('"', add_special_tokens=False)["input_ids"]
+    a, quote = ids_of('a"')
     names = ["r2", "r0", "r1"]
     manager.grammar_bitmask(names)
     manager.grammar_bitmask(names, {"r0": [a, a], "r2": [7, a]}, bounds={"r1": (0, 1)})
@@ -130,8 +123,7 @@ def test_batch_with_requests_that_are_not_ready_or_free_serves_the_others(manage
     manager.add_request("bad", StructuredOutputsParams(regex="("))
     manager.add_request("thinking", StructuredOutputsParams(regex="b+"), constrain_after=[7])
     manager.wait_all(timeout=60)
-    (a,) = TOKENIZER("a", add_special_tokens=False)["input_ids"]
-    (one,) = TOKENIZER("1", add_special_tokens=False)["input_ids"]
+    a, one = ids_of("a1")
     tokens = {"r": [a], "json": [one], "bad": [a], "thinking": [9], "unknown": [a]}
     assert manager.accept_batch(tokens) == {"r": True, "json": True, "bad": False, "thinking": True, "unknown": False}
     masks = manager.grammar_bitmask(["r", "json", "bad", "thinking"])
@@ -159,7 +151,7 @@ def test_malformed_drafts_fail_no_other_request(manager, drafts):
 
 def test_dead_end_of_a_batch_is_an_error_of_its_request_alone(manager):
     """A request may take as a stop token what its text needs."""
-    (a, b) = (TOKENIZER(text, add_special_tokens=False)["input_ids"][0] for text in "ab")
+    a, b = ids_of("ab")
     add(manager, "good", regex="ab")
     manager.add_request("stuck", StructuredOutputsParams(regex="ab"), stop_token_ids=[b])
     manager.wait_ready("stuck", 60)

@@ -5,16 +5,9 @@ import pytest
 import torch
 
 from structout import StructuredOutputManager, StructuredOutputsParams
-from support import tokenizers_on_the_spot
+from support.managers import STOP, TOKENIZER, V, add, ids_of
 
-V = 512
-TOKENIZER = tokenizers_on_the_spot.byte_level()
-STOP = TOKENIZER.eos_token_id
 FREE = np.full(V // 32, -1, dtype=np.int32)
-
-
-def ids_of(text):
-    return TOKENIZER(text, add_special_tokens=False)["input_ids"]
 
 
 A, B, C = (ids_of(letter)[0] for letter in "abc")
@@ -24,9 +17,7 @@ A, B, C = (ids_of(letter)[0] for letter in "abc")
 def manager(request):
     with StructuredOutputManager(TOKENIZER, V) as manager:
         for name in ("r", "other"):
-            params = StructuredOutputsParams(regex="(a|b)(a|b)c", backend=request.param)
-            manager.add_request(name, params)
-            manager.wait_ready(name, 30)
+            add(manager, name, regex="(a|b)(a|b)c", backend=request.param)
         yield manager
 
 

@@ -18,44 +18,10 @@ from structout import (
     StructuredOutputsParams,
     UnknownRequestError,
 )
-from structout.grammar.registry import BackendSet
 from structout.scheduler.requests import RequestTable
-from support import tokenizers_on_the_spot
+from support.managers import STOP, TOKENIZER, V, add, ids_of
 
-V = 512
-TOKENIZER = tokenizers_on_the_spot.byte_level()
-STOP = TOKENIZER.eos_token_id
 READY, FAILED, WAITING = GrammarStatus.READY, GrammarStatus.FAILED, GrammarStatus.WAITING
-
-
-@pytest.fixture
-def manager():
-    with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(compile_timeout=60)) as manager:
-        yield manager
-
-
-def add(manager, request_id, **params):
-    manager.add_request(request_id, StructuredOutputsParams(**params))
-    manager.wait_ready(request_id, timeout=60)
-
-
-def ids_of(text):
-    return TOKENIZER(text, add_special_tokens=False)["input_ids"]
-
-
-@pytest.fixture
-def gate(monkeypatch):
-    """An event for which every compilation waits."""
-    opened = threading.Event()
-    compile_constraint = BackendSet.compile
-
-    def blocked_compile(backends, constraint):
-        assert opened.wait(60)
-        return compile_constraint(backends, constraint)
-
-    monkeypatch.setattr(BackendSet, "compile", blocked_compile)
-    yield opened
-    opened.set()
 
 
 # -- unknown requests ------------------------------------------------------------------

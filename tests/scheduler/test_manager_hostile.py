@@ -28,28 +28,10 @@ from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.buffers import BufferRing
 from structout.scheduler.compile_pool import CompilePool
-from support import fresh_process, tokenizers_on_the_spot
+from support import fresh_process
 from support.locations import importing
-
-V = 512
-TOKENIZER = tokenizers_on_the_spot.byte_level()
-STOP = TOKENIZER.eos_token_id
-
-
-@pytest.fixture
-def manager():
-    config = StructuredOutputsConfig(compile_timeout=60)  # for a busy machine
-    with StructuredOutputManager(TOKENIZER, V, config) as manager:
-        yield manager
-
-
-def add(manager, request_id, **params):
-    manager.add_request(request_id, StructuredOutputsParams(**params))
-    manager.wait_ready(request_id, timeout=60)
-
-
-def ids_of(text):
-    return TOKENIZER(text, add_special_tokens=False)["input_ids"]
+from support.managers import STOP, TOKENIZER, V, add, ids_of, in_threads
+from support.tokenizers_on_the_spot import of_two_letters
 
 
 @pytest.mark.parametrize(
@@ -106,12 +88,12 @@ def test_constraint_above_a_limit_fails_without_compiling(manager, monkeypatch):
 
 
 def test_native_compilation_past_its_deadline_frees_the_worker():
-    """xgrammar takes seconds for this schema, without Python's global lock. Meanwhile
+    """xgrammar takes a second for this schema, without Python's global lock. Meanwhile
     the only worker is free for the next request, whose steps go on, and ``close`` does
     not wait."""
-    config = StructuredOutputsConfig(compile_workers=1, compile_timeout=0.5)
+    config = StructuredOutputsConfig(compile_workers=1, compile_timeout=0.3)
     part = {"type": "object", "properties": {f"k{i}": {"type": "string", "minLength": 1} for i in range(900)}}
-    slow = {"type": "object", "properties": {f"part{i}": part for i in range(4)}}
+    slow = {"type": "object", "properties": {f"part{i}": part for i in range(2)}}
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
         manager.warm_up([])  # starting the backends must not count for the deadline
         manager.add_request("slow", StructuredOutputsParams(json=slow, backend="xgrammar"))
@@ -147,38 +129,28 @@ def test_one_request_used_from_eight_threads_stays_consistent(manager):
     add(manager, "r", regex="[ab]*")
     a, b = ids_of("a"), ids_of("b")
     expected = manager.grammar_bitmask(["r"]).bitmask.copy()
-    errors = []
-    num_accepted = []  # by each thread
 
     def use(seed):
         rng = random.Random(seed)
         num_tokens = 0
-        try:
-            for _ in range(300):
-                choice = rng.randrange(4)
-                if choice == 0:
-                    assert manager.accept_tokens("r", a)
-                    num_tokens += len(a)
-                elif choice == 1:
-                    assert manager.accept_batch({"r": b})["r"]
-                    num_tokens += len(b)
-                elif choice == 2:
-                    assert (manager.grammar_bitmask(["r"], {"r": [*a, *b]}).num_acceptable_drafts == [2]).all()
-                else:
-                    assert manager.validate_tokens("r", [*a, *b]) == [*a, *b]
-            num_accepted.append(num_tokens)
-        except BaseException as error:
-            errors.append(error)
+        for _ in range(300):
+            choice = rng.randrange(4)
+            if choice == 0:
+                assert manager.accept_tokens("r", a)
+                num_tokens += len(a)
+            elif choice == 1:
+                assert manager.accept_batch({"r": b})["r"]
+                num_tokens += len(b)
+            elif choice == 2:
+                assert (manager.grammar_bitmask(["r"], {"r": [*a, *b]}).num_acceptable_drafts == [2]).all()
+            else:
+                assert manager.validate_tokens("r", [*a, *b]) == [*a, *b]
+        return num_tokens
 
-    threads = [threading.Thread(target=use, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
-    with pytest.raises(ValueError, match=rf"num_tokens must be in \[0, {sum(num_accepted)}\], got"):
-        manager.rollback("r", sum(num_accepted) + 1)
-    manager.rollback("r", sum(num_accepted))
+    num_accepted = sum(in_threads(use, 8))
+    with pytest.raises(ValueError, match=rf"num_tokens must be in \[0, {num_accepted}\], got"):
+        manager.rollback("r", num_accepted + 1)
+    manager.rollback("r", num_accepted)
     assert (manager.grammar_bitmask(["r"]).bitmask == expected).all()
 
 
@@ -193,21 +165,13 @@ def test_64_threads_with_different_schemas_get_their_own_grammars():
 
     config = StructuredOutputsConfig(any_whitespace=False, compile_timeout=60)
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
-        barrier, errors = threading.Barrier(64), []
+        barrier = threading.Barrier(64)
 
         def add_one(i):
-            try:
-                barrier.wait(60)
-                add(manager, f"r{i}", json=schema(i), backend="xgrammar")
-            except BaseException as error:
-                errors.append(error)
+            barrier.wait(60)
+            add(manager, f"r{i}", json=schema(i), backend="xgrammar")
 
-        threads = [threading.Thread(target=add_one, args=(i,)) for i in range(64)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not errors
+        in_threads(add_one, 64)
         for i in range(64):
             other_text = ids_of(f'{{"key{(i + 1) % 64}": "value')
             assert manager.validate_tokens(f"r{i}", other_text) != other_text
@@ -220,25 +184,26 @@ def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def test_memory_with_ten_thousand_live_and_many_more_finished_requests_is_bounded(num_cases):
+def test_memory_of_thousands_of_live_and_finished_requests_is_bounded(num_cases):
     """Runs in a process of its own, which measures its memory."""
-    script = f"import test_manager_hostile as t; t.many_requests({num_cases(30_000, long=100_000)})"
+    num_live, num_finished = num_cases(3_000, long=10_000), num_cases(10_000, long=100_000)
+    script = f"import test_manager_hostile as t; t.many_requests({num_live}, {num_finished})"
     run = fresh_process.run("-c", script, env=importing(__file__))
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def many_requests(num_finished):
+def many_requests(num_live, num_finished):
     params, answer = [StructuredOutputsParams(choice=[f"answer {i}", "none"]) for i in range(50)], ids_of("answer")
     with StructuredOutputManager(TOKENIZER, V) as manager:
         assert manager.warm_up(params) == [None] * len(params)
         before = resident_bytes()
-        for i in range(10_000):
+        for i in range(num_live):
             assert manager.add_request(f"live {i}", params[i % 50]) is GrammarStatus.READY
             assert manager.accept_tokens(f"live {i}", answer)
-        assert len(manager.poll_ready()) == 10_000
-        per_request = (resident_bytes() - before) / 10_000
+        assert len(manager.poll_ready()) == num_live
+        per_request = (resident_bytes() - before) / num_live
         assert per_request < 16 << 10, f"{per_request:,.0f} bytes a request"
-        assert manager.grammar_bitmask([f"live {i}" for i in range(10_000)]).bitmask.any(axis=1).all()
+        assert manager.grammar_bitmask([f"live {i}" for i in range(num_live)]).bitmask.any(axis=1).all()
 
         before = resident_bytes()
         for i in range(num_finished):
@@ -246,9 +211,9 @@ def many_requests(num_finished):
             manager.finish_request(f"through {i}")
         grown = resident_bytes() - before
         assert grown < 8 << 20, f"{grown:,} bytes more after {num_finished:,} requests"
-        assert manager.stats().ready == 10_000
+        assert manager.stats().ready == num_live
         assert not manager.poll_ready()
-        assert manager.slot("live 9999") == 9_999
+        assert manager.slot(f"live {num_live - 1}") == num_live - 1
 
 
 @pytest.mark.parametrize(
@@ -324,7 +289,7 @@ def test_grammar_bitmask_while_requests_become_ready_sees_none_half_made(manager
         sys.setswitchinterval(interval)
 
 
-def test_finish_request_during_add_request_leaves_nothing_in_the_queue(manager, monkeypatch):
+def test_finish_request_during_add_request_leaves_nothing_in_the_queue(manager, gate, monkeypatch):
     submit = CompilePool.submit
 
     def submit_and_finish(pool, key):
@@ -332,20 +297,11 @@ def test_finish_request_during_add_request_leaves_nothing_in_the_queue(manager, 
         manager.finish_request("r")
         return future
 
-    opened = threading.Event()
-    compile_constraint = BackendSet.compile
-
-    def blocked_compile(backends, constraint):
-        assert opened.wait(60)
-        return compile_constraint(backends, constraint)
-
-    monkeypatch.setattr(BackendSet, "compile", blocked_compile)
     for i in range(manager.config.compile_workers):
         manager.add_request(f"busy {i}", StructuredOutputsParams(regex=f"b{i}"))
     monkeypatch.setattr(CompilePool, "submit", submit_and_finish)
     manager.add_request("r", StructuredOutputsParams(regex="never compiled"))
     assert manager.stats().compilation.waiting == 0
-    opened.set()
 
 
 def test_close_waits_for_the_step_in_progress(manager, monkeypatch):
@@ -433,12 +389,7 @@ def test_drafts_and_tokens_of_unusual_types_are_read_or_rejected(manager):
 
 def test_dead_end_after_a_draft_is_not_an_error_of_the_request():
     """The vocabulary has no c: after the draft a nothing is allowed, but b is."""
-    from tokenizers import Tokenizer, decoders, models
-    from transformers import PreTrainedTokenizerFast
-
-    tiny = Tokenizer(models.BPE({"<end>": 0, "a": 1, "b": 2}, []))
-    tiny.decoder = decoders.ByteLevel()
-    with StructuredOutputManager(PreTrainedTokenizerFast(tokenizer_object=tiny, eos_token="<end>"), 32) as manager:  # noqa: S106 - no password
+    with StructuredOutputManager(of_two_letters(), 32) as manager:
         add(manager, "r", regex="b|a(c)", backend="xgrammar")
         batch = manager.grammar_bitmask(["r"], {"r": [1]})
         assert not batch.errors

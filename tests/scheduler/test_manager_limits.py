@@ -6,30 +6,18 @@ import re
 
 import pytest
 
-import structout
 from structout import (
     GrammarError,
     GrammarStatus,
-    StructuredOutputManager,
-    StructuredOutputsConfig,
     StructuredOutputsParams,
 )
 from structout.errors import GrammarErrorKind
-from support import tokenizers_on_the_spot
+from support.managers import STOP, TOKENIZER, allowed, ids_of
 
-V = 512
-TOKENIZER = tokenizers_on_the_spot.byte_level()
-STOP = TOKENIZER.eos_token_id
 CONSTRAINTS = {
     "regex": {"regex": "(name|orderId): [a-z ]{1,60}; that is all[.!]{1,9}"},
     "choice": {"choice": ["no", "I would rather not say", "yes, and that for several reasons"]},
 }
-
-
-@pytest.fixture
-def manager():
-    with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(compile_timeout=60)) as manager:
-        yield manager
 
 
 @pytest.fixture(params=CONSTRAINTS)
@@ -42,19 +30,8 @@ def add(manager, request_id, params, **options):
     manager.wait_ready(request_id, timeout=60)
 
 
-def ids_of(text):
-    return TOKENIZER(text, add_special_tokens=False)["input_ids"]
-
-
 def text_of(tokens):
     return TOKENIZER.decode(tokens[:-1])
-
-
-def allowed(manager, request_id, drafts=()):
-    """The ids that each of the request's masks allows."""
-    batch = manager.grammar_bitmask([request_id], {request_id: drafts})
-    assert not batch.errors
-    return [row.nonzero().flatten().tolist() for row in structout.unpack_bitmask(batch.to("cpu"), V)]
 
 
 def needed_for(manager, params, **options):

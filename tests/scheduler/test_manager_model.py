@@ -8,7 +8,14 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 import structout
 from structout import (
@@ -18,13 +25,10 @@ from structout import (
     StructuredOutputsParams,
     UnknownRequestError,
 )
-from support import tokenizers_on_the_spot
+from support.managers import STOP, TOKENIZER, V, ids_of
 
-V = 512
-TOKENIZER = tokenizers_on_the_spot.byte_level()
-STOP = TOKENIZER.eos_token_id
 CHOICES = ["yes", "yes, quite", "no", '{"name": "Ada"}', '{"name": "Adam"}', "naïve", "na", "東京"]
-MARK = TOKENIZER("</think>", add_special_tokens=False)["input_ids"]
+MARK = ids_of("</think>")
 
 
 @dataclass
@@ -228,7 +232,9 @@ class ManagerMachine(RuleBasedStateMachine):
                 assert self.manager.is_terminated(name) is text.is_terminated()
 
 
-ManagerMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-)
-TestManagerAgainstModel = ManagerMachine.TestCase
+def test_manager_does_what_its_model_does(num_cases):
+    examples = num_cases(20, long=200)
+    limits = settings(
+        max_examples=examples, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    run_state_machine_as_test(ManagerMachine, settings=limits)

@@ -18,24 +18,9 @@ from structout import (
 from structout.errors import GrammarErrorKind, StructOutError
 from structout.grammar.registry import BackendSet
 from structout.masks.buffers import BufferRing
-from support import tokenizers_on_the_spot
-
-V = 512
-TOKENIZER = tokenizers_on_the_spot.byte_level()
-STOP = TOKENIZER.eos_token_id
-
-
-def ids_of(text):
-    return TOKENIZER(text, add_special_tokens=False)["input_ids"]
-
+from support.managers import STOP, TOKENIZER, V, add, ids_of
 
 A, B = ids_of("ab")
-
-
-@pytest.fixture
-def manager():
-    with StructuredOutputManager(TOKENIZER, V) as manager:
-        yield manager
 
 
 @pytest.fixture
@@ -50,11 +35,6 @@ def gate(monkeypatch):
     monkeypatch.setattr(BufferRing, "next", wait_and_go_on)
     yield opened
     opened.set()
-
-
-def add(manager, name, backend="auto", **params):
-    manager.add_request(name, StructuredOutputsParams(**params, backend=backend))
-    manager.wait_ready(name, 60)
 
 
 CONSTRAINTS = [
@@ -81,7 +61,7 @@ def test_steps_equal_accept_batch_and_grammar_bitmask(backend, vocab_size, fill_
     with managers[0] as manager, managers[1] as plain:
         for i, name in enumerate(names):
             for each in (manager, plain):
-                add(each, name, backend if i % 2 else "auto", **CONSTRAINTS[i % 4])
+                add(each, name, backend=backend if i % 2 else "auto", **CONSTRAINTS[i % 4])
         batch, drafts = plain.grammar_bitmask(names), {}
         for _ in range(num_cases(12, long=200)):
             tokens = {}
@@ -185,7 +165,7 @@ def _limit():
 @pytest.mark.parametrize("backend", ["auto", "xgrammar"])
 @pytest.mark.parametrize("tokens", [[-1], [B, A], [A, V], None])
 def test_request_that_refuses_its_tokens_fails_alone(manager, backend, tokens):
-    add(manager, "bad", backend, regex="a+")
+    add(manager, "bad", regex="a+", backend=backend)
     add(manager, "good", regex="a+")
     manager.poll_changed()
     batch = manager.step({"bad": tokens, "good": [A]}, ["bad", "good"], {"bad": [A]}).result(60)
@@ -201,7 +181,7 @@ def test_request_that_refuses_its_tokens_fails_alone(manager, backend, tokens):
 @pytest.mark.parametrize("backend", ["auto", "xgrammar"])
 def test_request_that_refuses_its_tokens_fails_also_if_the_step_has_no_rows_for_it(manager, backend):
     for name in ("bad", "good"):
-        add(manager, name, backend, regex="a+")
+        add(manager, name, regex="a+", backend=backend)
     batch = manager.step({"bad": [B], "good": [A]}, ["good"]).result(60)
     assert batch.errors == {}
     assert batch.bitmask.any(axis=1).tolist() == [True]

@@ -17,22 +17,16 @@ from structout import (
     UnknownRequestError,
 )
 from structout.grammar.registry import BackendSet
-from support import fresh_process, tokenizers_on_the_spot
+from support import fresh_process
 from support.locations import importing
-
-V = 512
+from support.managers import TOKENIZER, V, add
 
 
 @pytest.fixture
 def manager():
     config = StructuredOutputsConfig(compile_workers=4, compile_timeout=60)  # for a busy machine
-    with StructuredOutputManager(tokenizers_on_the_spot.byte_level(), V, config) as manager:
+    with StructuredOutputManager(TOKENIZER, V, config) as manager:
         yield manager
-
-
-def add(manager, request_id, **params):
-    manager.add_request(request_id, StructuredOutputsParams(**params))
-    manager.wait_ready(request_id, timeout=60)
 
 
 class Gate:
@@ -177,11 +171,11 @@ def test_add_request_that_raises_leaves_no_request(manager, monkeypatch):
 def test_process_exits_while_a_constraint_compiles(ending):
     script = f"""
 import sys, time
-from support import tokenizers_on_the_spot
+from support.managers import TOKENIZER, V
 from structout import StructuredOutputManager, StructuredOutputsParams
 from structout.grammar.registry import BackendSet
 BackendSet.compile = lambda *arguments: time.sleep(600)
-manager = StructuredOutputManager(tokenizers_on_the_spot.byte_level(), {V})
+manager = StructuredOutputManager(TOKENIZER, V)
 manager.add_request("r", StructuredOutputsParams(regex="a"))
 print("ending", flush=True)
 {ending}

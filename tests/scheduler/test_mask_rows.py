@@ -6,12 +6,11 @@ import random
 import pytest
 import torch
 
-from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams, unpack_bitmask
+from structout import StructuredOutputManager, StructuredOutputsConfig, unpack_bitmask
 from structout.errors import GrammarError
-from support import tokenizers_on_the_spot
+from support.managers import TOKENIZER, add
 
 V = 600
-TOKENIZER = tokenizers_on_the_spot.byte_level()
 ITEM = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 4}, "b": {"enum": [1, 12, "x"]}}}
 CONSTRAINTS = [
     {"json": {"type": "array", "items": ITEM}},
@@ -41,8 +40,7 @@ def test_rows_equal_those_that_are_written_as_a_whole(num_mask_buffers, num_case
                 backend = rng.choice(["auto", "auto", "auto", "xgrammar"])
                 constraint = rng.choice(CONSTRAINTS if backend == "auto" else CONSTRAINTS[3:5])
                 for each in (manager, plain):
-                    each.add_request(names[-1], StructuredOutputsParams(**constraint, backend=backend))
-                    each.wait_ready(names[-1], 60)
+                    add(each, names[-1], **constraint, backend=backend)
             if rng.random() < 0.1:  # it has no rows any more, or empty ones
                 for each in (manager, plain):
                     each.add_failed_request(f"failed-{step}", GrammarError("bad"))
@@ -79,8 +77,7 @@ def test_rows_equal_those_that_are_written_as_a_whole(num_mask_buffers, num_case
 
 def test_bitmask_cannot_be_written_to_while_it_is_in_a_buffer():
     with StructuredOutputManager(TOKENIZER, V) as manager:
-        manager.add_request("r", StructuredOutputsParams(regex="[ab]*"))
-        manager.wait_ready("r", 60)
+        add(manager, "r", regex="[ab]*")
         batch = manager.grammar_bitmask(["r"])
         with pytest.raises(ValueError, match="read-only"):
             batch.bitmask[0] = 0

@@ -3,16 +3,9 @@
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from structout import GrammarError, StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
+from structout import GrammarError, StructuredOutputsParams
 from structout.metrics import ManagerCollector
-from support import tokenizers_on_the_spot
-
-
-@pytest.fixture
-def manager():
-    config = StructuredOutputsConfig(compile_timeout=60)
-    with StructuredOutputManager(tokenizers_on_the_spot.byte_level(), 512, config) as manager:
-        yield manager
+from support.managers import add
 
 
 @pytest.fixture
@@ -24,8 +17,7 @@ def registry(manager):
 
 def test_scrape_has_the_managers_counters(manager, registry):
     for name in ("a", "b"):
-        manager.add_request(name, StructuredOutputsParams(choice=["yes", "no"]))
-        manager.wait_ready(name, 60)
+        add(manager, name, choice=["yes", "no"])
     manager.add_request("bad", StructuredOutputsParams(regex="("))
     with pytest.raises(GrammarError):
         manager.wait_ready("bad", 60)

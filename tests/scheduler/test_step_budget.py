@@ -7,10 +7,9 @@ import pytest
 
 from structout import StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
 from structout.scheduler.decoding_step import STEP_WORK
-from support import large_schemas, tokenizers_on_the_spot
+from support import large_schemas
+from support.managers import TOKENIZER, V, ids_of
 
-V = 512
-TOKENIZER = tokenizers_on_the_spot.byte_level()
 SHARE = STEP_WORK // 32 + STEP_WORK // 4  # of one request in the masks of a step: about a millisecond
 UNIQUE = {"type": "array", "uniqueItems": True}
 SMALL_OBJECT = '{"id": 17, "name": "item 17", "tags": ["a", 3]}'
@@ -40,7 +39,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_step_works_no_longer_on_a_request_than_its_share(name):
     schema, text, is_expensive = HOSTILE[name]
-    tokens = TOKENIZER(text, add_special_tokens=False)["input_ids"]
+    tokens = ids_of(text)
     stride = max(1, len(tokens) // 100)  # long texts have a mask every so many tokens
     config = StructuredOutputsConfig(key_order="any")
     with StructuredOutputManager(TOKENIZER, V, config) as manager:

@@ -54,5 +54,4 @@ class Allocations(Hunter):
         self._folder.cleanup()
 
 
-def make() -> Hunter:
-    return Allocations()
+make = Allocations

@@ -124,8 +124,7 @@ class Coverage(Hunter):
             print(f"{target}: {len(kept)} inputs, before {len(lines)}")
 
 
-def make() -> Hunter:
-    return Coverage()
+make = Coverage
 
 
 if __name__ == "__main__":

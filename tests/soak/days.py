@@ -122,5 +122,4 @@ class Days(Hunter):
         tally.executions["simulated hours"] += round(day.now / 3600)
 
 
-def make() -> Hunter:
-    return Days()
+make = Days

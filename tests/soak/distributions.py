@@ -70,5 +70,4 @@ def draw(setting: Setting, seed: int, draws: int) -> np.ndarray:
     return setting.draw(torch.ops.structout.masked_sample, index // 1000, index % 1000).numpy()
 
 
-def make() -> Hunter:
-    return Distributions()
+make = Distributions

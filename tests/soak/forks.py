@@ -165,5 +165,4 @@ def _exit_code_of_fork(program: Callable[[], int]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def make() -> Hunter:
-    return Forks()
+make = Forks

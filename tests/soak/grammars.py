@@ -11,7 +11,7 @@ import random
 
 from soak.hunt import Hunter, Tally
 from support.judged_masks import check_masks, has_empty_terminal, with_another_character
-from support.recursive_grammars import random_lexed_grammar, random_scannerless_grammar
+from support.random_grammars import random_lexed_grammar, random_scannerless_grammar
 
 
 class Grammars(Hunter):
@@ -39,5 +39,4 @@ class Grammars(Hunter):
             tally.findings.append(f"too many grammars met a limit: {done}")
 
 
-def make() -> Hunter:
-    return Grammars()
+make = Grammars

@@ -28,10 +28,10 @@ from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.json_schema import TextForm
 from structout.grammar.vocabulary import BYTES, Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
+from support.random_grammars import random_scannerless_grammar
 from support.random_patterns import random_pattern
 from support.random_schemas import RandomSchema
 from support.random_tags import random_format, random_tag_of_schemas, random_word
-from support.recursive_grammars import random_scannerless_grammar
 
 NUM_CONSTRAINTS, NUM_STEPS, NUM_DRAFTS = 6, 25, 3
 _NAMES = ("<|end|>", "</s>", '"', "a")
@@ -247,5 +247,4 @@ def _walked(walk: Walk, rng: random.Random, tally: Tally) -> str | None:
     return None
 
 
-def make() -> Hunter:
-    return Masks()
+make = Masks

@@ -214,8 +214,7 @@ def tried(chosen: Mutant) -> str:
         return "killed" if is_noticed else "survived"
 
 
-def make() -> Hunter:
-    return Mutants()
+make = Mutants
 
 
 def main() -> None:

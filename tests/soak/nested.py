@@ -34,5 +34,4 @@ class Nested(Hunter):
         tally.executions["grammars that are refused"] += num_refused
 
 
-def make() -> Hunter:
-    return Nested()
+make = Nested

@@ -80,8 +80,7 @@ class Parsers(Hunter):
             )
 
 
-def make() -> Hunter:
-    return Parsers()
+make = Parsers
 
 
 def fuzz(target: str) -> None:

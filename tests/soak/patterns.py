@@ -73,5 +73,4 @@ class Patterns(Hunter):
         self._node.close()
 
 
-def make() -> Hunter:
-    return Patterns()
+make = Patterns

@@ -150,5 +150,4 @@ def _numbers(part: Any) -> Iterator[int | Decimal]:
         yield from _numbers(child)
 
 
-def make() -> Hunter:
-    return Schemas()
+make = Schemas

@@ -38,10 +38,10 @@ from structout import (
     StructuredOutputsParams,
 )
 from support import tokenizers_on_the_spot
+from support.random_grammars import random_lexed_grammar, random_scannerless_grammar
 from support.random_patterns import random_pattern
 from support.random_schemas import RandomSchema
 from support.random_tags import random_format
-from support.recursive_grammars import random_lexed_grammar, random_scannerless_grammar
 
 V = 525
 NUM_CLIENTS, REQUESTS_PER_CLIENT = 3, 60
@@ -361,5 +361,4 @@ def _heap_bytes() -> int:
     return int(info.uordblks + info.hblkhd)
 
 
-def make() -> Hunter:
-    return Server()
+make = Server

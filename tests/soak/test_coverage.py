@@ -1,33 +1,63 @@
 """The fuzz targets: their committed inputs hold, and show planted faults."""
 
 import json
-import os
+import random
+import re
 import subprocess
 import sys
 
 import pytest
 
+import soak.__main__
 from soak import coverage
 from soak.hunt import hunted
+from support import corpus
 from support.builds import CSRC, SANITIZED, changed_csrc, compiled_engine
-from support.locations import NATIVE, ROOT
+from support.engine_schemas import EngineSchema
+from support.locations import NATIVE
 
 
-def replayed(target, folder, csrc=CSRC):
-    """Run a target over its committed inputs, without libFuzzer."""
+def read_by(target, inputs, csrc=CSRC):
+    """Run a target over inputs, without libFuzzer."""
     program = compiled_engine("fuzz", NATIVE / "fuzz.cpp", SANITIZED, csrc=csrc)
-    inputs = coverage.unpacked(target, folder / "inputs")
-    result = subprocess.run([program, target, *inputs], capture_output=True, text=True, timeout=600)
-    return result, len(inputs)
+    return subprocess.run([program, target, *inputs], capture_output=True, text=True, timeout=900)
+
+
+def damaged(text, words, rng):
+    """A text with up to three words more, bytes less, other bits or parts twice."""
+    for _ in range(rng.randint(1, 3)):
+        at, length = rng.randrange(len(text) + 1), rng.randint(1, 30)
+        changes = [
+            text[:at] + rng.choice(words) + text[at:],
+            text[:at] + text[at + length % 5 :],
+            text[:at] + bytes(byte ^ 1 << rng.randrange(8) for byte in text[at : at + 1]) + text[at + 1 :],
+            text[:at] + text[at : at + length] + text[at:],
+        ]
+        text = rng.choice(changes)
+    return text
 
 
 @pytest.mark.parametrize("target", coverage.TARGETS)
-def test_committed_inputs_of_a_fuzz_target_hold(request, tmp_path, target):
+def test_committed_and_damaged_inputs_of_a_fuzz_target_hold(request, tmp_path, target):
     if not request.config.getoption("--long"):
         pytest.skip("building the engine with sanitizers takes minutes: make test-all")
-    result, num_inputs = replayed(target, tmp_path)
+    rng = random.Random(target)
+    inputs = coverage.unpacked(target, tmp_path / "inputs")
+    texts = [path.read_bytes() for path in inputs]
+    dictionary = coverage.FOLDER / f"{target}.dict"
+    words = re.findall(r'^"(.*)"$', dictionary.read_text(), re.MULTILINE) if dictionary.exists() else ["\\0", "\\xff"]
+    words = [word.encode().decode("unicode_escape").encode("latin-1") for word in words]
+    if target == "schema":
+        texts += [json.dumps(line["schema"]).encode() for line in corpus.LINES]
+        texts += [EngineSchema(rng).text.encode() for _ in range(300)]
+    for number in range(1_500):
+        inputs.append(tmp_path / str(number))
+        inputs[-1].write_bytes(damaged(rng.choice(texts), words, rng))
+    result = read_by(target, inputs)
     assert result.returncode == 0, result.stderr[-3_000:]
-    assert int(result.stdout) == num_inputs > 20
+    num_inputs, num_compiled, num_refused = map(int, result.stdout.split())
+    assert num_inputs == len(inputs)
+    assert target == "saved" or min(num_compiled, num_refused) > 50
 
 
 FAULTS = {
@@ -43,7 +73,8 @@ FAULTS = {
 @pytest.mark.planted
 @pytest.mark.parametrize("target", FAULTS)
 def test_committed_inputs_show_a_planted_fault(tmp_path, target):
-    result, _ = replayed(target, tmp_path, changed_csrc(tmp_path, *FAULTS[target]))
+    inputs = coverage.unpacked(target, tmp_path / "inputs")
+    result = read_by(target, inputs, changed_csrc(tmp_path, *FAULTS[target]))
     assert result.returncode != 0
     assert "does not hold" in result.stderr
 
@@ -63,12 +94,11 @@ def test_clang_is_the_newest_on_the_path(tmp_path, monkeypatch, names, newest):
     assert coverage.clang() == newest
 
 
-def test_soak_without_clang_tells_what_it_leaves_out(tmp_path):
-    command = [sys.executable, "-m", "soak", "--only", "coverage", "--seconds", "0", "--results", str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests"), "PATH": "/nowhere"}
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.startswith("coverage: skipped, needs clang")
+def test_soak_without_clang_tells_what_it_leaves_out(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(sys, "argv", ["soak", "--only", "coverage", "--seconds", "0", "--results", str(tmp_path)])
+    assert soak.__main__.main() == 0
+    assert capsys.readouterr().out.startswith("coverage: skipped, needs clang")
     assert list(tmp_path.iterdir()) == []
 
 

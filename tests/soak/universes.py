@@ -16,7 +16,7 @@ import itertools
 import json
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jsonschema
@@ -28,14 +28,14 @@ NUM_WALKS = 3
 SPACES = set(b" \t\n\r")
 SCALARS: list[Any] = [None, True, "a", "b"]
 LEAVES: list[Any] = [None, "a"]
-KEYS, FEW_KEYS = "abc", "ab"
-PATTERNS = ["^[ab]", "^[^a]", "[bc]$", "^c", "^a*$", "^[^b]$"]
+KEYS, FEW_KEYS = ("a", "ab", "b"), ("a", "b")  # the first begins another
+PATTERNS = ["^a", "^[^a]", "b$", "^b", "^a*$", "^[^b]$", "^.$"]
 
 Schema = dict[str, Any]
 Draw = Callable[[], Any]
 
 
-def _objects(keys: str, values: list[Any]) -> list[Any]:
+def _objects(keys: Sequence[str], values: list[Any]) -> list[Any]:
     """All objects, once for each order of their keys."""
     return [
         dict(zip(order, chosen, strict=True))
@@ -106,14 +106,16 @@ class UniverseSchema:
         items = {"enum": SCALARS} if self._name == "arrays" else self._all_objects(FEW_KEYS, {"enum": ["a", "b"]})
         return {"type": "array", "maxItems": 3 if self._name == "arrays" else 2, "items": items}
 
-    def _all_objects(self, keys: str, values: Schema) -> Schema:
+    def _all_objects(self, keys: Sequence[str], values: Schema) -> Schema:
         """Keys have names, or are what several sets of keys leave."""
         named = {"propertyNames": {"enum": list(keys)}}
-        by_sets = {"propertyNames": {"allOf": [{"maxLength": 1}, {"pattern": f"^[{keys}]+$"}]}}
-        by_two = {"allOf": [{"propertyNames": {"maxLength": 1}}, {"propertyNames": {"pattern": f"^[{keys}]+$"}}]}
-        others = {"patternProperties": {f"^$|^[^{keys}]|^[\\s\\S]{{2}}": False}}
+        sets = [{"maxLength": max(map(len, keys))}, {"pattern": f"^(?:{'|'.join(keys)})+$"}, {"not": {"const": "aa"}}]
+        sets += [{"not": {"const": "bb"}}, {"not": {"const": "ba"}}]
+        by_sets = {"propertyNames": {"allOf": sets}}
+        by_each = {"allOf": [{"propertyNames": each} for each in sets]}
+        others = {"patternProperties": {f"^(?!(?:{'|'.join(keys)})$)": False}}
         values_of_all = {"type": "object", "additionalProperties": values}
-        return {"allOf": [self._rng.choice([named, by_sets, by_two, others]), values_of_all]}
+        return {"allOf": [self._rng.choice([named, by_sets, by_each, others]), values_of_all]}
 
     def _node(self, depth: int) -> Schema:
         rng = self._rng
@@ -147,7 +149,7 @@ class UniverseSchema:
         constant = {"const": self._rng.choice(SCALARS)}
         return self._rng.choice([True, False, constant, constant, {"not": constant}, {"type": "string"}])
 
-    def _of_objects(self, keys: str, value: Draw) -> Schema:
+    def _of_objects(self, keys: Sequence[str], value: Draw) -> Schema:
         rng = self._rng
         key, pattern = rng.choice(keys), rng.choice(PATTERNS)
         drawn: list[Callable[[], Schema]] = [
@@ -259,7 +261,7 @@ def _problem_of_tokens(
     vocabulary = sorted(tokens)
     engine = JsonEngine([*vocabulary, b""], declared=is_declared)
     follow = _tokens_that_follow(sorted(valid), vocabulary)
-    is_exact = accepted == valid and not set(lacking) & set(KEYS.encode())
+    is_exact = accepted == valid and not set(lacking) & set("".join(KEYS).encode())
     try:
         index = engine.compile(schema)
     except ValueError as error:
@@ -324,5 +326,4 @@ def _sorted(text: bytes) -> bytes:
     return json.dumps(json.loads(text), sort_keys=True).encode()
 
 
-def make() -> Hunter:
-    return Universes()
+make = Universes

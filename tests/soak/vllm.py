@@ -149,5 +149,4 @@ class Vllm(Hunter):
         self._folder.cleanup()
 
 
-def make() -> Hunter:
-    return Vllm()
+make = Vllm

@@ -16,7 +16,6 @@ from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from support.json_texts import texts_named_in
 from support.mask_walks import STYLES, MaskWalker
-from support.random_patterns import anchored, mutated, random_pattern
 from support.random_schemas import RandomSchema
 
 IN_TAG = "structural tag"  # in place of a backend: the schema is the content of a tag
@@ -138,36 +137,6 @@ def check_walks(
                     found.wrong.append(f"{backend}, seed {seed}: {drawn.text} allows {data!r}")
             elif drawn.is_valid(data.decode(errors="replace"), checks_formats) is False or not _is_utf_8(data):
                 found.wrong.append(f"{backend}, seed {seed}: {drawn.text} allows {data!r}")
-    return found
-
-
-def check_regexes(
-    backends: BackendSet, vocabulary: Vocabulary, backend: str, seed: int, num_regexes: int, num_texts: int
-) -> Findings:
-    """Compare what random regular expressions accept with a judge, in both
-    directions."""
-    rng = random.Random(f"regexes {backend} {seed}")
-    speller, stop = Speller(vocabulary), vocabulary.stop_token_ids[0]
-    found = Findings()
-    for _ in range(num_regexes):
-        pattern = anchored(random_pattern(rng), rng.random() < 0.3, rng.random() < 0.3)
-        found.counts["regexes"] += 1
-        compiled = compile_or_none(backends, StructuredOutputsParams(regex=pattern.text, backend=backend))
-        if compiled is None:
-            continue
-        found.counts["regexes served"] += 1
-        grammar = compiled.grammar
-        for _ in range(num_texts):
-            text = pattern.sample(rng)
-            for _ in range(rng.choice([0, 1, 1, 2])):
-                text = mutated(text, rng)
-            tokens = [*speller.tokens(text, rng), stop]
-            is_accepted = len(grammar.validate_tokens(tokens)) == len(tokens)
-            is_valid = pattern.matches(text)
-            found.counts[_verdict(is_valid, is_accepted)] += 1
-            if is_accepted != is_valid:
-                verdict = "accepts" if is_accepted else "refuses"
-                found.wrong.append(f"{backend}, seed {seed}: {pattern.text!r} {verdict} {text!r}")
     return found
 
 

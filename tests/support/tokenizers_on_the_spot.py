@@ -59,3 +59,11 @@ def byte_fallback() -> Any:
     tokenizer.pre_tokenizer = words
     tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     return _wrap(tokenizer)
+
+
+@functools.cache
+def of_two_letters() -> Any:
+    """The tokens 0 to 2 are ``<end>``, "a" and "b"; no others spell a text."""
+    tokenizer = Tokenizer(models.BPE({"<end>": 0, "a": 1, "b": 2}, []))
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")  # noqa: S106 - no password

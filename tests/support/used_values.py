@@ -1,19 +1,11 @@
-"""Schemas whose items or keys run out, and walks through them.
-
-As a program, it walks for as long as it is told: ``python used_values.py 1000000``,
-from a seed on, in C++ if a build of ``tests/native/used_walks.cpp`` follows.
-"""
+"""Schemas whose items or keys run out, and walks through them."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import random
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -254,13 +246,15 @@ def check_infinite_walk(engine: JsonEngine, schema: dict[str, Any], index: Any, 
     return None
 
 
-def check_walks(engine: JsonEngine, seed: int, num_schemas: int, num_walks: int) -> Findings:
-    """Walk through random schemas, half of which are finite."""
+def check_walks(any_order: JsonEngine, declared: JsonEngine, seed: int, num_schemas: int, num_walks: int) -> Findings:
+    """Walk through random schemas. Half of them are finite, with keys in any order; the
+    others have keys in the declared order for every other seed."""
     rng = random.Random(f"used values {seed}")
     found = Findings()
     for number in range(num_schemas):
         drawn = FiniteSchema(rng) if number % 2 == 0 else None
         schema = drawn.schema if drawn is not None else infinite_schema(rng)
+        engine = declared if drawn is None and seed % 2 == 1 else any_order
         try:
             index = engine.compile(schema)
         except ValueError as error:
@@ -282,61 +276,3 @@ def check_walks(engine: JsonEngine, seed: int, num_schemas: int, num_walks: int)
                 found.wrong.append(f"{json.dumps(schema)}: {problem}")
                 break
     return found
-
-
-def _is_valid(schema: dict[str, Any], text: str) -> bool:
-    return jsonschema.Draft202012Validator(schema).is_valid(json.loads(text))
-
-
-def check_native_walks(program: Path, seed: int, num_schemas: int, num_walks: int) -> Findings:
-    """The same, many times, by the program of ``tests/native/used_walks.cpp``. Finite
-    schemas have keys in any order, others in any order or the declared one."""
-    rng = random.Random(f"used values {seed}")
-    finite = [FiniteSchema(rng) for _ in range(num_schemas // 2)]
-    infinite = [infinite_schema(rng) for _ in range(num_schemas // 2)]
-    lines = ["\t".join([json.dumps(drawn.schema), *sorted(text.decode() for text in drawn.texts)]) for drawn in finite]
-    found = Findings()
-    parts = [("0", lines[: num_schemas // 2]), (str(seed % 2), list(map(json.dumps, infinite)))]
-    for is_declared, schemas in parts:
-        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-            file.write("\n".join(schemas))
-            file.flush()
-            command = [str(program), str(num_walks), file.name, str(seed), is_declared]
-            output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        for line in output.split("\n")[:-1]:
-            kind, *rest = line.split("\t")
-            if kind == "walks":
-                found.counts["walks"] += int(rest[0])
-                continue
-            if kind == "wrong":
-                found.wrong.append("\t".join(rest))
-                continue
-            found.counts[kind] += 1
-            number = int(rest[0])
-            if kind == "impossible" and "\t" in schemas[number]:
-                found.wrong.append(f"{schemas[number][:1000]}: refused as impossible")
-            if kind == "text" and schemas is parts[0][1]:
-                found.wrong.append(f"{schemas[number]}: has no text, and {rest[1]} is served")
-            elif kind == "text" and not _is_valid(infinite[number], rest[1]):
-                found.wrong.append(f"{schemas[number]}: {rest[1]} is not valid")
-    for drawn in finite:
-        found.counts["finite schemas without a text"] += not drawn.texts
-    return found
-
-
-if __name__ == "__main__":
-    num_walks = int(sys.argv[1])
-    total = Findings()
-    for seed in itertools.count(int(sys.argv[2]) if len(sys.argv) > 2 else 0):
-        if len(sys.argv) > 3:
-            part = check_native_walks(Path(sys.argv[3]), seed, 200, 25)
-        else:
-            part = check_walks(JsonEngine(), seed, 100, 10)
-        total.counts.update(part.counts)
-        for wrong in part.wrong:
-            print(f"seed {seed}: {wrong}", flush=True)
-        total.wrong += part.wrong
-        if seed % 20 == 0 or total.counts["walks"] >= num_walks:
-            print(dict(total.counts), len(total.wrong), flush=True)
-        if total.counts["walks"] >= num_walks:
-            break

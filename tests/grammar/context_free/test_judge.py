@@ -7,7 +7,7 @@ import pytest
 
 from support.grammar_cases import Llguidance, Xgrammar
 from support.judged_masks import step_all, with_another_character
-from support.recursive_grammars import random_lexed_grammar, random_scannerless_grammar
+from support.random_grammars import random_lexed_grammar, random_scannerless_grammar
 from support.seeds import for_each_seed
 
 

@@ -22,7 +22,7 @@ from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from support.automaton_texts import drawn_text
 from support.llguidance_backend import LlguidanceBackend
-from support.random_grammars import random_grammar
+from support.random_grammars import random_regular_grammar
 from support.random_patterns import HOSTILE, PLAIN, mutated
 
 BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
@@ -92,8 +92,8 @@ def test_random_gbnf_has_the_language_of_xgrammar(xgrammar, num_cases):
     rng = random.Random(16)
     num_accepted = 0
     for _ in range(num_cases(150, long=3_000)):
-        grammar = random_grammar(rng)
-        text = grammar.gbnf_with_recursion(rng) if rng.random() < 0.5 else grammar.gbnf()
+        grammar = random_regular_grammar(rng)
+        text = (grammar.with_recursion(rng) if rng.random() < 0.5 else grammar).gbnf()
         num_accepted += agree(grammar, text, judge(xgrammar, text), rng)
     assert num_accepted > 500
 
@@ -181,8 +181,8 @@ def test_random_lark_has_the_language_of_llguidance(llguidance, num_cases):
     rng = random.Random(16)
     num_accepted = 0
     for _ in range(num_cases(150, long=3_000)):
-        grammar = random_grammar(rng)
-        text = grammar.lark()
+        grammar = random_regular_grammar(rng)
+        text = grammar.as_terminals().lark()
         num_accepted += agree(grammar, text, judge(llguidance, text), rng)
     assert num_accepted > 500
 

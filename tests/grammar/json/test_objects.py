@@ -2,19 +2,13 @@
 have made are given back; a limit fails the text that needs too much, and no other."""
 
 import itertools
-import json
 import random
-import time
 
-import jsonschema
 import numpy as np
 import pytest
 
 from structout.grammar.native.automaton import DEFAULT_LIMITS
-from structout.grammar.native.extension import core
-from support.json_engine import BYTE_TOKENS, JsonEngine, refusal_of
-from support.json_engine_checks import NOT_ENDED, Walker
-from support.object_schemas import NAMES, TOKENS, ObjectSchema
+from support.json_engine import BYTE_TOKENS, JsonEngine
 
 PARTS = [b'", "', b'": "', b'","', b'":', b"prop", b"property_"]
 ENGINES = {
@@ -48,46 +42,6 @@ def read_whole(engine, index, text, *cuts):
         walk.allowed()
         assert walk.matcher.accept_bytes(text[begin:end]), text[:end]
     assert engine.stop in walk.allowed()
-
-
-# -- random objects --------------------------------------------------------------------
-
-
-@orders
-def test_object_is_accepted_if_and_only_if_it_is_valid_and_masks_are_exact(num_cases, order):
-    engine = JsonEngine(TOKENS, declared=order == "declared")
-    walker = Walker(engine, num_checked=len(TOKENS))
-    rng = random.Random(f"objects {order}")
-    end = time.monotonic() + num_cases(4, long=40, full=900)
-    num_served = num_texts = 0
-    while time.monotonic() < end:
-        drawn = ObjectSchema(rng)
-        judge = jsonschema.Draft202012Validator(drawn.schema)
-        try:
-            index = engine.compile(drawn.schema)
-        except core().SchemaError as error:
-            if refusal_of(error) != "impossible":
-                raise
-            index = None
-        for text in drawn.texts(20, declared=order == "declared"):
-            is_accepted = index is not None and index.matches(text.encode())
-            value = json.loads(text)
-            # Keys that no `properties` declare have a place in the declared order too.
-            has_order = order == "any" or drawn.schema["properties"].keys() >= value.keys()
-            if is_accepted or has_order:
-                assert is_accepted == judge.is_valid(value), (drawn.schema, text)
-        if index is None:
-            continue
-        num_served += 1
-        for _ in range(3):
-            style = rng.choice(("uniform", "longest", "shortest"))
-            hints = [f'"{name}":'.encode() for name in NAMES]
-            text, problem = walker.draw(index, style, rng, rng.choice([0, 3, 10]), hints)
-            assert problem in (None, NOT_ENDED), (problem, drawn.schema, text)
-            if problem is None:
-                assert judge.is_valid(json.loads(text)), (drawn.schema, text)
-                num_texts += 1
-    assert num_texts > num_served > 0
 
 
 # -- states ----------------------------------------------------------------------------

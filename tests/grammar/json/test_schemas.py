@@ -8,18 +8,16 @@ import json
 import os
 import random
 import re
-import subprocess
 
 import pytest
 
 from structout.grammar.native.extension import core
 from structout.grammar.vocabulary import Vocabulary
 from support import corpus, fresh_process
-from support.builds import SANITIZED, compiled_engine
 from support.engine_schemas import EngineSchema
 from support.json_engine import BYTE_TOKENS, JsonEngine, refusal_of
 from support.json_engine_checks import NOT_ENDED, STYLES, Walker, check_texts, check_walks
-from support.locations import NATIVE, TESTS
+from support.locations import TESTS
 from support.soundness import Findings
 from support.tokenizers_on_the_spot import byte_fallback, byte_level
 
@@ -524,21 +522,3 @@ def test_hostile_schema_or_text_works_or_fails_at_a_limit_in_time_and_memory(nam
     seconds, kilobytes = json.loads(run.stdout)
     assert max(seconds) < 1.5
     assert kilobytes < 512 << 10
-
-
-# -- sanitizers ------------------------------------------------------------------------
-
-
-def test_fuzzed_json_schema_has_no_memory_error_and_no_undefined_behaviour(request, tmp_path):
-    if not request.config.getoption("--long"):
-        pytest.skip("building JSON Schema with sanitizers takes minutes: make test-all")
-    rng = random.Random("corpus")
-    texts = [json.dumps(line["schema"]) for line in corpus.LINES] + [EngineSchema(rng).text for _ in range(300)]
-    (tmp_path / "corpus").write_text("\n".join(texts))
-    program = compiled_engine("json_fuzz", NATIVE / "json_fuzz.cpp", SANITIZED)
-    command = [program, "1500", tmp_path / "corpus"]  # `make soak ONLY=coverage` reads more of them
-    result = subprocess.run(command, capture_output=True, text=True, timeout=900)
-    assert result.returncode == 0, result.stderr[-3_000:]
-    num_compiled, num_refused = map(int, result.stdout.split())
-    assert num_compiled > 250
-    assert num_refused > 250

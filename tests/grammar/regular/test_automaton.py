@@ -17,8 +17,7 @@ from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.native.automaton import Automaton, AutomatonLimits
 from support import corpus
 from support.automaton_texts import drawn_text
-from support.builds import SANITIZED, compiled_engine
-from support.locations import CORPUS, NATIVE
+from support.locations import CORPUS
 from support.random_patterns import HOSTILE, PLAIN, anchored, mutated, random_pattern
 
 SCHEMAS = [line["schema"] for line in corpus.LINES]
@@ -337,17 +336,3 @@ def test_limits_are_those_that_were_given():
         Automaton.from_regex("a{20}", AutomatonLimits(states=10))
     with pytest.raises(GrammarLimitError, match="pattern_nodes is limited to 5"):
         Automaton.from_regex("a{20}", AutomatonLimits(nodes=5))
-
-
-# -- sanitizers ------------------------------------------------------------------------
-
-
-def test_fuzzed_core_has_no_memory_error_and_no_undefined_behaviour(request):
-    if not request.config.getoption("--long"):
-        pytest.skip("building the core with sanitizers takes most of a minute: make test-all")
-    program = compiled_engine("automaton_fuzz", NATIVE / "automaton_fuzz.cpp", SANITIZED)
-    result = subprocess.run([program, "3000"], capture_output=True, text=True, timeout=600)
-    assert result.returncode == 0, result.stderr[-3_000:]
-    num_compiled, num_refused = map(int, result.stdout.split())
-    assert num_compiled > 20
-    assert num_refused > 20

@@ -3,10 +3,9 @@
 // the right size.
 #include "cuda/apply_bitmask.cu"
 
-#include <cstdio>
-#include <cstdlib>
-#include <random>
 #include <vector>
+
+#include "random_cases.h"
 
 using namespace structout;
 
@@ -64,15 +63,7 @@ bool run_random_case(std::mt19937_64& rng, T neg_inf) {
 }
 
 int main(int argc, char** argv) {
-  const int count = argc > 1 ? std::atoi(argv[1]) : 100;
-  std::mt19937_64 rng(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0);
-  for (int i = 0; i < count; ++i) {
-    const bool same = rng() % 2 ? run_random_case<uint32_t>(rng, 0xff800000u) : run_random_case<uint16_t>(rng, 0xfc00);
-    if (!same) {
-      std::printf("case %d differs\n", i);
-      return 1;
-    }
-  }
-  std::printf("%d cases agree\n", count);
-  return 0;
+  return run_random_cases(argc, argv, [](std::mt19937_64& rng) {
+    return rng() % 2 ? run_random_case<uint32_t>(rng, 0xff800000u) : run_random_case<uint16_t>(rng, 0xfc00);
+  });
 }

@@ -3,10 +3,9 @@
 // right size. Many of the numbers in the tables are out of range.
 #include "cuda/fsm_states.cu"
 
-#include <cstdio>
-#include <cstdlib>
-#include <random>
 #include <vector>
+
+#include "random_cases.h"
 
 using namespace structout;
 
@@ -113,15 +112,8 @@ struct Case {
 };
 
 int main(int argc, char** argv) {
-  const int count = argc > 1 ? std::atoi(argv[1]) : 100;
-  std::mt19937_64 rng(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0);
-  for (int i = 0; i < count; ++i) {
+  return run_random_cases(argc, argv, [](std::mt19937_64& rng) {
     Case random(rng);
-    if (!random.advance() || !random.rows() || !random.draft_states()) {
-      std::printf("case %d differs\n", i);
-      return 1;
-    }
-  }
-  std::printf("%d cases agree\n", count);
-  return 0;
+    return random.advance() && random.rows() && random.draft_states();
+  });
 }

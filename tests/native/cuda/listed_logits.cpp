@@ -3,10 +3,9 @@
 // buffers of exactly the right size.
 #include "cuda/listed_logits.cu"
 
-#include <cstdio>
-#include <cstdlib>
-#include <random>
 #include <vector>
+
+#include "random_cases.h"
 
 using namespace structout;
 
@@ -92,18 +91,10 @@ bool run_random_case(std::mt19937_64& rng) {
 }
 
 int main(int argc, char** argv) {
-  const int count = argc > 1 ? std::atoi(argv[1]) : 100;
-  std::mt19937_64 rng(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0);
-  for (int i = 0; i < count; ++i) {
+  return run_random_cases(argc, argv, [](std::mt19937_64& rng) {
     const uint64_t format = rng() % 3;
-    const bool is_same = format == 0   ? run_random_case<FloatFormat::kFloat32>(rng)
-                         : format == 1 ? run_random_case<FloatFormat::kFloat16>(rng)
-                                       : run_random_case<FloatFormat::kBFloat16>(rng);
-    if (!is_same) {
-      std::printf("case %d differs\n", i);
-      return 1;
-    }
-  }
-  std::printf("%d cases agree\n", count);
-  return 0;
+    return format == 0   ? run_random_case<FloatFormat::kFloat32>(rng)
+           : format == 1 ? run_random_case<FloatFormat::kFloat16>(rng)
+                         : run_random_case<FloatFormat::kBFloat16>(rng);
+  });
 }

@@ -2,10 +2,9 @@
 // cases in buffers of exactly the right size.
 #include "cuda/verify_drafts.cu"
 
-#include <cstdio>
-#include <cstdlib>
-#include <random>
 #include <vector>
+
+#include "random_cases.h"
 
 using namespace structout;
 
@@ -43,15 +42,4 @@ bool run_random_case(std::mt19937_64& rng) {
   return ids == expected_ids && accepted == expected_accepted;
 }
 
-int main(int argc, char** argv) {
-  const int count = argc > 1 ? std::atoi(argv[1]) : 100;
-  std::mt19937_64 rng(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0);
-  for (int i = 0; i < count; ++i) {
-    if (!run_random_case(rng)) {
-      std::printf("case %d differs\n", i);
-      return 1;
-    }
-  }
-  std::printf("%d cases agree\n", count);
-  return 0;
-}
+int main(int argc, char** argv) { return run_random_cases(argc, argv, run_random_case); }

@@ -37,6 +37,9 @@ inline void check_rule(const std::string& pattern, const engine::Automaton& auto
   uint32_t root = rules.add_rule("root");
   rules.define(root, rules.add_regex(pattern, limits));  // refuses anchors and lookahead
   check(rules.compile(root, limits) == automaton, "a pattern means as a rule what it means alone");
+  uint32_t both = rules.add_rule("both");
+  rules.define(both, rules.add_intersection({rules.add_automaton(automaton), rules.add_complement(root)}));
+  check(rules.compile(both, limits).num_states() == 0, "no text is one of a rule and one of its complement");
   if (automaton.num_states() == 0) return;
   auto network = std::make_shared<context_free::Network>(rules, root, context_free::NetworkOptions(), limits);
   auto index = std::make_shared<context_free::CompiledGrammar>(network, limits, vocabulary());

@@ -18,16 +18,20 @@ using Row = std::vector<uint32_t>;
 
 constexpr int kSteps = 10;  // of a text
 
+inline int num_compiled = 0, num_refused = 0;  // by the engine, over all inputs
+
 // Runs `compile`, which may refuse. Returns whether it did not.
 template <typename Compile>
 bool compiles(Compile compile) {
   try {
     compile();
+    ++num_compiled;
     return true;
   } catch (const json::SchemaError&) {
   } catch (const engine::PatternError&) {
   } catch (const engine::LimitError&) {
   }
+  ++num_refused;
   return false;
 }
 
