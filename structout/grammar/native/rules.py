@@ -65,7 +65,7 @@ class RuleSet:
         is_labelled: bool = False,
         escaped: str | None = None,
     ):
-        self.escaped = escaped if shared is None else shared.escaped
+        self.escaped: str | None = escaped if shared is None else shared.escaped
         if shared is not None:
             self.native: Any = shared.native
         else:

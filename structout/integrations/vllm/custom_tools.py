@@ -100,10 +100,9 @@ def with_grammars(tag: Any) -> Any:
     """Put the Lark grammars of custom tools in the place of the schemas of their
     arguments, in a structural tag. It is changed in place."""
     for part in list(parts_of(tag["format"])):
-        grammar = _lark_of(part)
-        if grammar is None:
-            continue
-        excluded, style = part.get("excludes", []), part.get("style", "json")
+        grammar, excluded, style = _lark_of(part), part.get("excludes", []), part.get("style", "json")
+        if grammar is None or not isinstance(excluded, list) or style not in ("json", *STYLES):
+            continue  # the engine refuses such excludes and styles
         if style == "json":
             begin, end = json.dumps({_INPUT: "|"}).split("|")
         else:
@@ -173,7 +172,7 @@ def check_choice(request: Any, constraints_before: list[Any]) -> None:
     is_forced = choice not in (None, "auto") and getattr(choice, "mode", "required") == "required"
     if is_forced and not is_constrained and not getattr(request, "_grammar_from_parser", False):
         name = _name_of(choice)
-        wanted = choice if isinstance(choice, str) else f"the tool {name}" if name else choice.type
+        wanted = f"the tool {name}" if name else getattr(choice, "type", choice)
         message = f"tool_choice cannot be enforced: this server has no format of tool calls to force {wanted}"
         raise VLLMValidationError(f"{message}; use auto", parameter="tool_choice")
     constraint = request.extract_structured_outputs()

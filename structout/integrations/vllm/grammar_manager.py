@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from vllm.exceptions import VLLMValidationError
 from vllm.parser.engine.adapters import ParserEngineReasoningAdapter
 from vllm.v1.structured_output import StructuredOutputManager as VllmManager
 from vllm.v1.structured_output.utils import apply_grammar_bitmask, strip_speculative_padding
@@ -150,10 +149,7 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
         key = f"{request.request_id}#{next(self._keys)}"
         stop = sampling_params.all_stop_token_ids if sampling_params is not None else None
         config = self.vllm_config.structured_outputs_config
-        try:
-            params = request_params.params_of(structured.params, config, self.tokenizer, sampling_params)
-        except GrammarError as error:  # of a request that no frontend has checked
-            raise VLLMValidationError(str(error)) from None
+        params = request_params.params_of(structured.params, config, self.tokenizer, sampling_params)
         if sampling_params is not None:
             # vLLM ends the text there in any case. A worker does not know the length of
             # each prompt.
