@@ -52,7 +52,7 @@ NESTED = 'start: list\nlist: "(" (list | TEXT | "<")* ")"\nTEXT: /"[^"]*"/'
 GRAMMARS = {
     "patch": {"type": "grammar", "syntax": "lark", "definition": PATCH},
     "nested": {"type": "grammar", "syntax": "lark", "definition": NESTED},
-    "version": {"type": "grammar", "syntax": "regex", "definition": r"v\d{1,3}(?:\.[0-9]+)* (?i:beta)?\n?"},
+    "version": {"type": "grammar", "syntax": "regex", "definition": r"v[0-9]{1,3}(?:\.[0-9]+)* (?i:beta)?\n?"},
 }
 # Parsers by how they read arguments: as JSON, or between tags.
 JSON_PARSERS = ("hermes", "llama3_json", "longcat", "kimi_k2", "deepseek_v3", "deepseek_v31")
