@@ -20,13 +20,6 @@ struct ShortEscape {
 constexpr ShortEscape kShortEscapes[] = {{'"', '"'},  {'/', '/'},  {'\\', '\\'}, {'b', 0x08},
                                          {'f', 0x0C}, {'n', 0x0A}, {'r', 0x0D},  {'t', 0x09}};
 
-bool contains(const CodePointSet& set, uint32_t code) {
-  for (const CodePointRange& range : set.ranges()) {
-    if (range.first <= code && code <= range.last) return true;
-  }
-  return false;
-}
-
 // The characters that cannot stand for themselves, and those of them with an escape of
 // one letter.
 const CodePointSet kEscaped{{0x00, 0x1F}, {'"', '"'}, {'\\', '\\'}};
@@ -112,7 +105,7 @@ class GraphBuilder {
   uint32_t escape_node(const CodePointSet& set, const CodePointSet& numbered) {
     std::vector<Edge> edges;
     for (ShortEscape escape : kShortEscapes) {
-      if (contains(set, escape.code)) insert(edges, {uint8_t(escape.letter), uint8_t(escape.letter), kExit});
+      if (set.contains(escape.code)) insert(edges, {uint8_t(escape.letter), uint8_t(escape.letter), kExit});
     }
     uint32_t number = hex_node(units_of(numbered), kHexDigits);
     if (number != kNoNode) insert(edges, {'u', 'u', number});
@@ -207,7 +200,7 @@ CharacterGraph character_graph(const CodePointSet& set, Spelling spelling) { ret
 
 std::string canonical_spelling(char character) {
   uint8_t code = uint8_t(character);
-  if (!contains(kEscaped, code)) return {character};
+  if (!kEscaped.contains(code)) return {character};
   for (ShortEscape escape : kShortEscapes) {
     if (escape.code == code) return {'\\', escape.letter};
   }

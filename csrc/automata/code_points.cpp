@@ -83,6 +83,13 @@ CodePointSet CodePointSet::complement() const {
   return others;
 }
 
+bool CodePointSet::contains(uint32_t code) const {
+  for (const CodePointRange& range : ranges_) {
+    if (range.first <= code && code <= range.last) return true;
+  }
+  return false;
+}
+
 std::vector<Utf8Sequence> utf8_sequences(const CodePointSet& set) {
   std::vector<Utf8Sequence> sequences;
   for (CodePointRange range : set.ranges()) {

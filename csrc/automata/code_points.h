@@ -30,6 +30,8 @@ class CodePointSet {
   // All code points that are not in the set, which must be normalized.
   CodePointSet complement() const;
 
+  bool contains(uint32_t code) const;
+
   const std::vector<CodePointRange>& ranges() const { return ranges_; }
 
  private:

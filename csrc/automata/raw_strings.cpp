@@ -1,7 +1,9 @@
 #include "automata/raw_strings.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "automata/character_graph.h"
 
@@ -44,6 +46,34 @@ Automaton raw_strings(const Automaton& json_strings, engine::Budget& budget) {
     builder.add_state(ends(json_strings, state), edges);
   }
   return builder.minimal(start, budget);
+}
+
+Automaton string_contents(const Automaton& values, engine::Budget& budget) {
+  // The states keep their numbers. Those inside of escapes follow.
+  std::vector<std::map<uint8_t, uint32_t>> targets(values.num_states());
+  for (uint32_t state = 0; state < values.num_states(); ++state) {
+    for (const Edge* edge = values.begin(state); edge < values.end(state); ++edge) {
+      for (uint32_t byte = edge->first; byte <= edge->last; ++byte) {
+        std::string spelling = byte < 128 ? engine::canonical_spelling(char(byte)) : std::string{char(byte)};
+        uint32_t from = state;
+        for (size_t i = 0; i + 1 < spelling.size(); ++i) {
+          uint32_t next = targets[from].try_emplace(uint8_t(spelling[i]), uint32_t(targets.size())).first->second;
+          if (next == targets.size()) targets.emplace_back();
+          from = next;
+        }
+        targets[from][uint8_t(spelling.back())] = edge->target;
+      }
+    }
+    budget.spend(256);
+    budget.check_states(targets.size());
+  }
+  engine::AutomatonBuilder builder;
+  for (uint32_t state = 0; state < targets.size(); ++state) {
+    std::vector<Edge> edges;
+    for (auto [byte, target] : targets[state]) edges.push_back({byte, byte, target});
+    builder.add_state(state < values.num_states() && values.accepts(state), edges);
+  }
+  return values.num_states() == 0 ? Automaton() : builder.minimal(0, budget);
 }
 
 }  // namespace structout::tags

@@ -11,4 +11,8 @@ namespace structout::tags {
 // line feed. Other texts that it accepts are ignored.
 engine::Automaton raw_strings(const engine::Automaton& json_strings, engine::Budget& budget);
 
+// The contents (the bytes between the quotes) of the JSON strings in canonical spelling
+// whose values, in UTF-8, `values` accepts.
+engine::Automaton string_contents(const engine::Automaton& values, engine::Budget& budget);
+
 }  // namespace structout::tags

@@ -1,9 +1,11 @@
 #include "automata/rules.h"
 
 #include <algorithm>
+#include <cctype>
 #include <stdexcept>
 #include <unordered_set>
 
+#include "automata/compile.h"
 #include "automata/components.h"
 #include "automata/nfa.h"
 
@@ -26,7 +28,58 @@ Automaton chain(const std::string& text) {
   return builder.numbered(0);
 }
 
+std::string hex_escape(char character) {
+  const char* digits = "0123456789abcdef";
+  return {'\\', 'u', '0', '0', digits[character >> 4], digits[character & 0xF]};
+}
+
 }  // namespace
+
+Rules Rules::in_json_string(const std::string& escaped) {
+  for (char character : escaped) {
+    bool is_punctuation = character > ' ' && character < 0x7F && !std::isalnum(character);
+    if (!is_punctuation || character == '"' || character == '\\') {
+      throw std::invalid_argument("only punctuation without another escape can be escaped");
+    }
+  }
+  Rules rules;
+  rules.spelling_ = Spelling::kJsonCanonical;
+  rules.escaped_ = escaped;
+  return rules;
+}
+
+// Refuses parts whose spelling is fixed where texts stand in a JSON string.
+void Rules::check_plain() const {
+  if (spelling_ != Spelling::kUtf8) throw std::invalid_argument("the part cannot stand in a JSON string");
+}
+
+std::string Rules::spelled(const std::string& text) const {
+  if (spelling_ == Spelling::kUtf8) return text;
+  std::string content;
+  for (char character : spelled_canonically(text)) {
+    bool is_escaped = escaped_.find(character) != std::string::npos;
+    content += is_escaped ? hex_escape(character) : std::string{character};
+  }
+  return content;
+}
+
+// Makes the set of a part alternatives, with an escape for each of `escaped_` in it.
+void Rules::spell_set(uint32_t part) {
+  CodePointSet others = pattern_.sets[pattern_.parts[part].index].complement();
+  std::vector<uint32_t> alternatives;
+  for (char character : escaped_) {
+    uint32_t code = uint8_t(character);
+    if (others.contains(code)) continue;
+    others.add(code, code);
+    alternatives.push_back(add_text({character}));
+  }
+  if (alternatives.empty()) return;
+  others.normalize();
+  pattern_.sets.push_back(others.complement());
+  alternatives.push_back(add_indexed(PartKind::kSet, pattern_.sets.size() - 1));
+  pattern_.parts[part] = Part{PartKind::kAlternatives};
+  pattern_.parts[part].children = std::move(alternatives);
+}
 
 uint32_t Rules::add(Part part) {
   for (uint32_t child : part.children) check(child);
@@ -51,14 +104,16 @@ void Rules::check(uint32_t part) const {
 }
 
 uint32_t Rules::add_text(std::string bytes) {
-  pattern_.texts.push_back(std::move(bytes));
+  pattern_.texts.push_back(spelled(bytes));
   return add_indexed(PartKind::kText, pattern_.texts.size() - 1);
 }
 
 uint32_t Rules::add_characters(CodePointSet set, bool is_negated) {
   set.normalize();
   pattern_.sets.push_back(is_negated ? set.complement() : std::move(set));
-  return add_indexed(PartKind::kSet, pattern_.sets.size() - 1);
+  uint32_t part = add_indexed(PartKind::kSet, pattern_.sets.size() - 1);
+  spell_set(part);
+  return part;
 }
 
 uint32_t Rules::add_regex(const std::string& pattern, const Limits& limits) {
@@ -71,15 +126,21 @@ uint32_t Rules::add_regex(const std::string& pattern, const Limits& limits) {
     }
     if (kind == PartKind::kLookahead) throw PatternError("lookahead is not supported in a grammar", false);
   }
+  size_t end = pattern_.parts.size();
+  for (size_t i = first; i < end; ++i) {
+    if (pattern_.parts[i].kind == PartKind::kSet) spell_set(uint32_t(i));
+  }
   return whole;
 }
 
 uint32_t Rules::add_automaton(Automaton automaton) {
+  check_plain();
   pattern_.automata.push_back(std::move(automaton));
   return add_indexed(PartKind::kAutomaton, pattern_.automata.size() - 1);
 }
 
 uint32_t Rules::add_branching(Branching branching, std::vector<uint32_t> exits) {
+  check_plain();
   if (branching.returns.size() != exits.size()) throw std::invalid_argument("an exit needs a part that follows it");
   uint32_t part = add(PartKind::kBranching, std::move(exits));
   pattern_.parts[part].index = uint32_t(pattern_.branchings.size());
@@ -105,16 +166,23 @@ uint32_t Rules::add_intersection(std::vector<uint32_t> parts) {
   return add(PartKind::kIntersection, std::move(parts));
 }
 
-uint32_t Rules::add_complement(uint32_t part) { return add(PartKind::kComplement, {part}); }
+uint32_t Rules::add_complement(uint32_t part) {
+  uint32_t complement = add(PartKind::kComplement, {part});
+  if (spelling_ == Spelling::kUtf8) return complement;
+  uint32_t any_content = add_repetition(add_characters({}, true), 0, kUnbounded);
+  return add_intersection({complement, any_content});
+}
 
 uint32_t Rules::add_terminal(uint32_t part, TerminalOptions options) {
   uint32_t terminal = add(PartKind::kTerminal, {part});
   pattern_.parts[terminal].index = uint32_t(pattern_.terminals.size());
+  options.stop = spelled(options.stop);
   pattern_.terminals.push_back(std::move(options));
   return terminal;
 }
 
 uint32_t Rules::add_embedded(std::shared_ptr<EmbeddedLanguage> language) {
+  check_plain();
   // Once each: where a text stands in one of them twice, it stands in one place.
   auto known = std::find(pattern_.embedded.begin(), pattern_.embedded.end(), language);
   size_t index = size_t(known - pattern_.embedded.begin());
@@ -123,6 +191,7 @@ uint32_t Rules::add_embedded(std::shared_ptr<EmbeddedLanguage> language) {
 }
 
 uint32_t Rules::add_tokens(TokenRanges ids) {
+  check_plain();
   std::sort(ids.begin(), ids.end());
   TokenRanges merged;
   for (auto [first, last] : ids) {
@@ -244,7 +313,7 @@ Automaton Rules::compile(uint32_t root, const Limits& limits) const {
   }
   check_recursion(root);
   Budget budget(limits);
-  Nfa nfa = build_nfa(pattern_, {root}, Spelling::kUtf8, budget);
+  Nfa nfa = build_nfa(pattern_, {root}, spelling_, budget);
   return determinize(nfa, nfa.start, true, budget);
 }
 

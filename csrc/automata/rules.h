@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "automata/automaton.h"
+#include "automata/character_graph.h"
 #include "automata/regex.h"
 #include "base/limits.h"
 
@@ -16,6 +17,14 @@ namespace structout::engine {
 // which later parts refer to. Throws std::out_of_range for other numbers.
 class Rules {
  public:
+  Rules() = default;
+
+  // Texts that stand in a JSON string, in canonical spelling (Spelling::kJsonCanonical),
+  // but with the characters of `escaped` written as \u00 and two digits. Throws
+  // std::invalid_argument if one of them is not ASCII punctuation, or has another escape.
+  static Rules in_json_string(const std::string& escaped);
+
+  // `bytes`: in UTF-8, if the text stands in a JSON string.
   uint32_t add_text(std::string bytes);
 
   // One character of the set.
@@ -70,6 +79,9 @@ class Rules {
   };
 
   uint32_t add(Part part);
+  void check_plain() const;
+  std::string spelled(const std::string& text) const;
+  void spell_set(uint32_t part);
   uint32_t add(PartKind kind, std::vector<uint32_t> parts);
   uint32_t add_indexed(PartKind kind, size_t index);
   void check(uint32_t part) const;
@@ -78,6 +90,8 @@ class Rules {
   std::string cycle(const std::vector<std::vector<uint32_t>>& targets, uint32_t from, uint32_t to) const;
 
   Pattern pattern_;
+  Spelling spelling_ = Spelling::kUtf8;
+  std::string escaped_;
 };
 
 }  // namespace structout::engine

@@ -23,8 +23,15 @@ void define_rules(py::module_& module) {
     Budget budget(limits);
     return tags::raw_strings(json_strings, budget);
   });
+  module.def("string_contents", [](const Automaton& values, const Limits& limits) {
+    return run(true, [&] {
+      Budget budget(limits);
+      return tags::string_contents(values, budget);
+    });
+  });
   py::class_<Rules>(module, "Rules")
       .def(py::init<>())
+      .def_static("in_json_string", &Rules::in_json_string)
       .def("add_text", [](Rules& self, const py::bytes& text) { return self.add_text(text); })
       .def("add_characters",
            [](Rules& self, const std::vector<std::pair<uint32_t, uint32_t>>& ranges, bool is_negated) {

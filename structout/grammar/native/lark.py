@@ -36,16 +36,18 @@ _MAX_TOKENS = (1 << 32) - 2
 _MAX_INSTANCES = 20_000  # of rules with parameters
 
 
-def parse_lark(text: str, limits: AutomatonLimits, context: GrammarContext) -> RuleSet:
+def parse_lark(text: str, limits: AutomatonLimits, context: GrammarContext, *, escaped: str | None = None) -> RuleSet:
     """Parse a grammar of llguidance's Lark dialect.
 
     Args:
         context: what the grammar may refer to.
+        escaped: as in :class:`RuleSet`, for a grammar whose texts stand in a JSON
+            string.
 
     Raises:
         GrammarError: the grammar is malformed or uses what is not supported.
     """
-    rules = RuleSet(START, limits, has_lexer=True, is_labelled=context.is_labelled)
+    rules = RuleSet(START, limits, has_lexer=True, is_labelled=context.is_labelled, escaped=escaped)
     _Parser(text, tokens_of(text), rules, context).parse()
     return rules
 
@@ -371,6 +373,9 @@ class _Parser:
         self._at += 1
         if is_terminal and token.text != "%regex":
             raise malformed_error(self._text, token.start, f"{token.text} has no place in a terminal")
+        has_own_spelling = token.text == "%json" or token.kind == "token"
+        if self._rules.escaped is not None and has_own_spelling:
+            raise unsupported_error(self._text, token.start, f"{token.text} in a JSON string is")
         try:
             if token.text == "%lark":
                 return self._parse_grammar_inside(token)
@@ -389,6 +394,8 @@ class _Parser:
         """Parse the grammar of ``%lark``: its rules become rules of this one, unless
         either ignores something, which has no place in the other."""
         has_own_lexer = _ignores_something(self._tokens) or _ignores_something(token.value)
+        if has_own_lexer and self._rules.escaped is not None:
+            raise unsupported_error(self._text, token.start, "%lark beside %ignore in a JSON string is")
         shared = None if has_own_lexer else self._rules
         rules = RuleSet(START, self._rules.limits, has_lexer=True, shared=shared)
         _Parser(self._text, token.value, rules, self._context).parse()

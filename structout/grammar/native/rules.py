@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
@@ -12,6 +13,7 @@ from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.native.json_schema import CompiledSchema
 
 _AUTOMATON_SECONDS = 0.2
+_CACHED_EXCLUSIONS = 1 << 8
 _LARGEST_BOUND = 1 << 30  # exceeds every limit on nodes
 _LAST_TOKEN_ID = (1 << 31) - 2
 _MAX_DIGITS = 18  # int() refuses more than 4,300 digits
@@ -45,6 +47,8 @@ class RuleSet:
             do not see each other's names.
         is_labelled: whether these rules have ``labels``. With ``shared`` they have its
             labels instead, if it has some.
+        escaped: where texts stand in a JSON string, the characters that are written as
+            escapes there although JSON does not require it. None elsewhere.
 
     Attributes:
         labels: the names of all rules and of the parts that ``label`` names, by the
@@ -59,8 +63,13 @@ class RuleSet:
         has_lexer: bool = False,
         shared: "RuleSet | None" = None,
         is_labelled: bool = False,
+        escaped: str | None = None,
     ):
-        self.native: Any = core().Rules() if shared is None else shared.native
+        self.escaped: str | None = escaped if shared is None else shared.escaped
+        if shared is not None:
+            self.native: Any = shared.native
+        else:
+            self.native = core().Rules() if escaped is None else core().Rules.in_json_string(escaped)
         self.labels: dict[int, str] | None = {} if is_labelled else None
         if shared is not None:
             self.labels = shared.labels
@@ -277,6 +286,15 @@ class RuleSet:
         except (core().PatternError, core().LimitError):
             return None
         return None if native is None else Automaton(native)
+
+
+@lru_cache(_CACHED_EXCLUSIONS)
+def texts_without(excluded: tuple[str, ...], limits: AutomatonLimits) -> Automaton:
+    """All texts that contain none of some texts."""
+    rules = RuleSet("text", limits)
+    rules.define("text", [[rules.add_free_text({}, excluded, [Way(rules.add_text(""))])]])
+    with grammar_errors():
+        return Automaton(rules.native.compile(rules.reference("text"), limits.as_native()))
 
 
 class OpenGroups:

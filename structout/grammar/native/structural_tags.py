@@ -1,6 +1,7 @@
 """Structural tags as rules: xgrammar's format, with tags, free text and schemas."""
 
 import re
+import string
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,12 +13,14 @@ from structout.constraints.schema_walks import keyword_at
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.native import gbnf, lark
 from structout.grammar.native.automaton import Automaton, AutomatonLimits
+from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.native.grammar_context import NO_CONTEXT, GrammarContext
-from structout.grammar.native.rules import RuleSet, Way
+from structout.grammar.native.rules import RuleSet, Way, texts_without
 
 START = "text"
 _MAX_NESTING = 200
 _ANY = r"[\s\S]"
+_ESCAPABLE = frozenset(string.punctuation) - frozenset('"\\')  # in JSON strings
 
 # The spellings of a marker that is the name of a token: as a special token, as any
 # added token, as text, or as a special token or text. Special tokens have no text of
@@ -269,19 +272,45 @@ class _Translator:
         return self._closed(self._rules.add_automaton(automaton), around)
 
     def _add_grammar(self, fields: _Fields, around: _Around) -> int:
-        text = fields.take("grammar", str)
+        text, excluded = fields.take("grammar", str), fields.texts("excludes")
+        in_json_string = fields.flag("in_json_string")
         with errors_at(fields.pointer_to("grammar")):
-            return self._closed(self._parsed(text), around)
+            if not is_gbnf(text):
+                return self._closed(self._add_lark(text, excluded, in_json_string), around)
+            if excluded or in_json_string:
+                message = "excludes and in_json_string are for Lark grammars"
+                raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
+            return self._closed(self._gbnf(text), around)
 
-    def _parsed(self, grammar: str) -> int:
-        if is_gbnf(grammar):
-            return gbnf.parse_gbnf(grammar, self._limits, self._context, self._rules).reference(gbnf.START)
+    def _gbnf(self, grammar: str) -> int:
+        return gbnf.parse_gbnf(grammar, self._limits, self._context, self._rules).reference(gbnf.START)
+
+    def _add_lark(self, grammar: str, excluded: Sequence[str], in_json_string: bool) -> int:
+        """Add the texts of a Lark grammar that contain none of some.
+
+        Args:
+            in_json_string: whether the texts stand in a JSON string, as JSON spells
+                them. If the grammar has recursion, the first character of each excluded
+                text is always written as an escape there.
+        """
         rules = lark.parse_lark(grammar, self._limits, self._context)
         automaton = rules.automaton()
         if automaton is None:
+            if in_json_string:
+                escaped = "".join(dict.fromkeys(text[0] for text in excluded))
+                if any(character not in _ESCAPABLE for character in escaped):
+                    raise _no_exclusion(excluded)
+                rules = lark.parse_lark(grammar, self._limits, self._context, escaped=escaped)
+            elif excluded:
+                raise _no_exclusion(excluded)
             return self._context.add_grammar(self._rules, rules)
+        if excluded:
+            automaton &= texts_without(tuple(excluded), self._limits)
         if automaton.is_empty:
             raise GrammarError("the grammar inside allows no text", kind=GrammarErrorKind.IMPOSSIBLE)
+        if in_json_string:
+            with grammar_errors("the grammar"):
+                automaton = Automaton(core().string_contents(automaton.native, self._limits.as_native()))
         return self._rules.add_automaton(automaton)
 
     def _add_json_schema(self, fields: _Fields, around: _Around) -> int:
@@ -547,6 +576,12 @@ _ADDERS: dict[str, Callable[[_Translator, _Fields, _Around], int]] = {
 
 def malformed(pointer: str, problem: str) -> GrammarError:
     return GrammarError(problem).at(pointer, None)
+
+
+def _no_exclusion(excluded: Sequence[str]) -> GrammarError:
+    shown = " and ".join(map(repr, excluded))
+    message = f"a grammar with recursion, or a large one, cannot be kept free of {shown} here"
+    return GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
 
 
 def unsupported(pointer: str, problem: str) -> GrammarError:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -15,14 +14,13 @@ from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.native.automaton import Automaton, AutomatonLimits
 from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.native.json_schema import CompiledSchema, TextForm
-from structout.grammar.native.rules import RuleSet, Way
+from structout.grammar.native.rules import RuleSet, texts_without
 from structout.grammar.native.structural_tags import SchemaFormat
 from structout.grammar.native.tag_arguments import ArgumentRules
 from structout.grammar.vocabulary import Vocabulary
 
 _DOCUMENT, _CLEAN = "structout:schema", "structout:clean"
 _REFERS = ('"$ref"', '"$id"', '"$dynamicRef"', '"$recursiveRef"', '"$schema"')
-_CACHED_EXCLUSIONS = 1 << 8
 _STRING_LIMITS = AutomatonLimits(states=50_000, seconds=0.1)
 
 
@@ -144,7 +142,7 @@ class _Document:
         key = (index, tuple(excluded))
         known = self._shared._strings
         if key not in known:
-            known[key] = self._raw_strings(index, pointer) & _without(tuple(excluded), self._shared.limits)
+            known[key] = self._raw_strings(index, pointer) & texts_without(tuple(excluded), self._shared.limits)
         return known[key]
 
     def refuse(self, pointer: str, keyword: str, reason: str) -> None:
@@ -232,12 +230,3 @@ def _clean_values(excluded: Collection[str]) -> str:
 
 def _escaped_pattern(text: str) -> str:
     return "".join(f"\\{character}" if character in r"^$\.*+?()[]{}|/" else character for character in text)
-
-
-@lru_cache(_CACHED_EXCLUSIONS)
-def _without(excluded: tuple[str, ...], limits: AutomatonLimits) -> Automaton:
-    """All texts that contain none of some texts."""
-    rules = RuleSet("text", limits)
-    rules.define("text", [[rules.add_free_text({}, excluded, [Way(rules.add_text(""))])]])
-    with grammar_errors():
-        return Automaton(rules.native.compile(rules.reference("text"), limits.as_native()))

@@ -42,15 +42,23 @@ _originals: dict[Hook, Any] = {}
 
 def manager_hooks() -> list[Hook]:
     """The hooks of the frontend and of the scheduler."""
-    from structout.integrations.vllm import handover, request_params
+    from structout.integrations.vllm import custom_tools, engine_requests, handover, request_params
 
     parser, protocol = "vllm.parser.abstract_parser", "vllm.entrypoints.generate.base.protocol"
+    responses, renderer = "vllm.entrypoints.openai.responses.protocol", "vllm.renderers.online_renderer"
+    checked = "ResponsesRequest.check_custom_tool_format.__func__.__code__"  # pydantic holds the function
     return [
         Hook("vllm.v1.engine.core", "StructuredOutputManager", lambda original: handover.scheduler_manager),
+        Hook("vllm.v1.engine.core", "MsgpackDecoder", engine_requests.decoding),
+        Hook("vllm.v1.engine.core", "EngineCore.preprocess_add_request", engine_requests.preprocessing),
         Hook("vllm.sampling_params", "SamplingParams._validate_structured_outputs", request_params.validating),
         Hook(parser, "_xgrammar_supports", request_params.supporting, is_optional=True),
         Hook(parser, "structured_outputs_to_format", request_params.formatting, is_optional=True),
         Hook(protocol, "validate_structural_tag_payload", request_params.checking_tags, is_optional=True),
+        Hook(responses, checked, lambda original: custom_tools.check_custom_tool_format.__code__, is_optional=True),
+        Hook("vllm.tool_parsers.utils", "custom_tool_as_function_dict", custom_tools.describing, is_optional=True),
+        Hook(renderer, "OnlineRenderer.preprocess_chat", custom_tools.preprocessing, is_optional=True),
+        Hook(renderer, "OnlineRenderer.adjust_harmony_request", custom_tools.preprocessing_harmony, is_optional=True),
     ]
 
 

@@ -17,6 +17,7 @@ from structout.errors import GrammarError
 from structout.grammar.mistral import mistral_tokenizer
 from structout.grammar.registry import check_params
 from structout.integrations.client_tags import as_parsers_read, current_structural_tag
+from structout.integrations.vllm import custom_tools
 
 _log = logging.getLogger("vllm.structout")
 
@@ -63,12 +64,14 @@ def params_of(
     backend = _BACKENDS[structured_outputs_config.backend]
     whitespace_pattern = constraint.whitespace_pattern if constraint.json is not None else None
     is_lark = constraint.grammar is not None and not is_gbnf(constraint.grammar)
-    if is_lark or whitespace_pattern is not None:  # which vLLM takes under every name, and xgrammar does not
+    tag = current_structural_tag(constraint.structural_tag)
+    has_lark_input = custom_tools.has_lark_input(tag)
+    if is_lark or has_lark_input or whitespace_pattern is not None:  # which vLLM takes and xgrammar does not
         backend = "auto"
     reasoning_parser = structured_outputs_config.reasoning_parser
-    tag = current_structural_tag(constraint.structural_tag)
     if tag is not None and backend == "auto":  # xgrammar ignores the bounds of strings that exclude texts
         tag = as_parsers_read(tag, _reasoning_marks(reasoning_parser, tokenizer) if reasoning_parser else ())
+        tag = custom_tools.with_grammars(tag) if has_lark_input else tag
     has_schemas = any(part is not None for part in (constraint.json, constraint.grammar, tag))
     extra = getattr(sampling_params, "extra_args", None) or {}
     return StructuredOutputsParams(
@@ -113,6 +116,9 @@ def validating(validate: Callable[..., None]) -> Callable[..., None]:
         constraint = self.structured_outputs
         is_ours = config is not None and constraint is not None and serves(config, tokenizer)
         if not is_ours or model_config.is_diffusion:  # vLLM refuses these models' requests
+            tag = None if constraint is None else current_structural_tag(constraint.structural_tag)
+            if custom_tools.has_lark_input(tag):
+                raise VLLMValidationError("only structout enforces Lark grammars of custom tools: use the backend auto")
             validate(self, model_config, config, tokenizer)
             return
         try:

@@ -1,5 +1,6 @@
 """Structural tags on structout's own engine: what their texts are."""
 
+import json
 import random
 import re
 
@@ -144,6 +145,72 @@ def test_lark_grammar_that_has_no_place_in_a_tag_is_refused_with_the_reason(gram
         rules_of({"type": "grammar", "grammar": grammar})
     assert caught.value.kind is GrammarErrorKind(kind)
     assert caught.value.pointer == "#/format/grammar"
+
+
+LINES = """start: line+ "end"
+line: "+" /.*/ LF
+%import common.LF"""
+SUM = """start: sum
+sum: TEXT | "(" sum ")" | sum OP sum
+TEXT: /"[^"]*"/
+OP: "<" | "é" | "\\u001f" | ~/[^|]*/ & /.x/
+%ignore /\\n/"""
+
+
+def in_json_string(grammar, excluded=(), **options):
+    part = {"type": "grammar", "grammar": grammar, "excludes": [*excluded], "in_json_string": True} | options
+    quote = {"type": "const_string", "value": '"'}
+    return CompiledGrammar(rules_of({"type": "sequence", "elements": [quote, part, quote]}), BYTES)
+
+
+@pytest.mark.parametrize(
+    ("grammar", "values", "others"),
+    [
+        (LINES, ['+a "b" \\ \t é日\x00\x7f\n+\nend'], ["+a", "+a\nend\n", "+a\n+b"]),
+        (SUM, ['("a\n")é\n"b</x"', '"a"\x1f"\\"', '"a"|x"b"'], ['(""', '"a"ax"b"', '"a" "b"']),
+    ],
+)
+def test_a_lark_grammar_in_a_json_string_has_its_texts_as_values_in_canonical_spelling(grammar, values, others):
+    index = in_json_string(grammar)
+    for value in values:
+        written = json.dumps(value, ensure_ascii=False)
+        assert index.matches(written), value
+        assert not index.matches(written.replace('\\"', "\\u0022")), value
+    for value in others:
+        assert not index.matches(json.dumps(value, ensure_ascii=False)), value
+
+
+def test_a_lark_grammar_is_kept_free_of_texts_by_escapes_if_it_has_recursion():
+    index = in_json_string(LINES, ["</x>", '"b'])
+    assert index.matches('"+</x\\"a\\nend"')
+    for text in ("</x>", '\\"b'):
+        assert not index.matches(f'"+{text}\\nend"')
+    index = in_json_string(SUM, ["</x>"])
+    assert index.matches(r'"(\"a\u003c/x>\")\u003c\"b\""')
+    assert not index.matches(r'"\"</x\""')
+    assert not index.matches(r'"\"a\"<\"b\""')
+
+
+@pytest.mark.parametrize(
+    ("grammar", "options", "message"),
+    [
+        (SUM, {"in_json_string": False}, "cannot be kept free of '</x>'"),
+        (SUM, {"excludes": ["x"]}, "cannot be kept free of 'x'"),
+        (LINES.replace(".*", "<.x>"), {"excludes": ["<"]}, "the grammar inside allows no text"),
+        ('root ::= "a"', {}, "excludes and in_json_string are for Lark grammars"),
+        ('start: "(" start ")" | <[97]>', {"excludes": []}, "<.97.> in a JSON string is not supported"),
+        ('start: "(" start ")" | %json {}', {"excludes": []}, "%json in a JSON string is not supported"),
+        (
+            'start: "(" start ")" | %lark { start: "a"\n%ignore " " }',
+            {"excludes": []},
+            "%lark beside %ignore in a JSON",
+        ),
+    ],
+)
+def test_grammars_that_cannot_stand_in_a_json_string_are_refused_with_the_reason(grammar, options, message):
+    with pytest.raises(GrammarError, match=message) as caught:
+        in_json_string(grammar, **({"excluded": ["</x>"]} | options))
+    assert caught.value.pointer == "#/format/elements/1/grammar"
 
 
 def test_max_chars_counts_characters_and_not_bytes():

@@ -28,6 +28,12 @@ MANAGER = {
     "vllm.parser.abstract_parser._xgrammar_supports",
     "vllm.parser.abstract_parser.structured_outputs_to_format",
     "vllm.entrypoints.generate.base.protocol.validate_structural_tag_payload",
+    "vllm.entrypoints.openai.responses.protocol.ResponsesRequest.check_custom_tool_format.__func__.__code__",
+    "vllm.renderers.online_renderer.OnlineRenderer.adjust_harmony_request",
+    "vllm.renderers.online_renderer.OnlineRenderer.preprocess_chat",
+    "vllm.tool_parsers.utils.custom_tool_as_function_dict",
+    "vllm.v1.engine.core.EngineCore.preprocess_add_request",
+    "vllm.v1.engine.core.MsgpackDecoder",
 }
 
 
