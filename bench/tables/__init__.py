@@ -46,7 +46,7 @@ from tables.serving import (
     vllm_table,
 )
 from tables.soak import soak_table
-from tables.values import limits_table, value_costs_table, values_table
+from tables.values import limits_table, limits_vllm_table, value_costs_table, values_table
 
 TABLES: dict[str, Callable[[], str]] = {
     "apply_bitmask_cpu_short": short_table,
@@ -55,6 +55,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "apply_bitmask_default_cpu": partial(full_table, "cpu", "apply_bitmask_default"),
     "apply_bitmask_cuda": apply_bitmask_cuda_table,
     "limits": limits_table,
+    "limits_vllm": limits_vllm_table,
     "vllm_cpu": vllm_table,
     "vllm_states_cpu": vllm_states_table,
     "masked_sample_cpu_short": masked_sample_short_table,

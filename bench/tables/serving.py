@@ -86,7 +86,7 @@ def vllm_states_table() -> str:
     head = ["states", "sampling", "free tokens/s", "JSON", "", "free, engine core ms a step", "JSON", ""]
     about = (
         f"{rows[0]['vllm_version']}, {rows[0]['model']} model, V = {rows[0]['vocab']:,}, bfloat16, {rows[0]['batch']} "
-        "requests, asynchronous scheduling. Medians of nine alternating rounds, with the range."
+        "requests, asynchronous scheduling. Medians of 31 alternating rounds, with the range."
     )
     return markdown(head, cells) + provenance("vllm_states", "cpu", about)
 

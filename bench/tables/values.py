@@ -1,4 +1,4 @@
-"""Tables of bench_values.py and bench_limits.py."""
+"""Tables of bench_values.py, bench_limits.py and bench_limits_vllm.py."""
 
 import harness
 
@@ -81,6 +81,25 @@ def limits_table() -> str:
     whole, right = [f"whole, {fit}" for fit in _FITS], [f"fields right, {fit}" for fit in _FITS]
     about = f"{rows[0]['texts']} texts of each constraint that the limit can hold, T = 0.7, {_model(rows[0])}."
     return markdown(["", "constraints", *whole, *right], cells) + provenance("limits", "cpu", about)
+
+
+def limits_vllm_table() -> str:
+    """The whole texts of vLLM, of all kinds that a limit can hold, at each temperature
+    and limit."""
+    if not harness.results_path("limits_vllm", "cpu").exists():
+        return NOT_MEASURED
+    rows = rows_of("limits_vllm")
+    limits = sorted({row["limit"] for row in rows})
+    cells = []
+    for temperature in sorted({row["temperature"] for row in rows}):
+        of_limit = [[r for r in rows if (r["temperature"], r["limit"]) == (temperature, limit)] for limit in limits]
+        counts = [f"{sum(r['whole'] for r in group):,} of {sum(r['texts'] for r in group):,}" for group in of_limit]
+        cells.append([f"T = {temperature:g}", *counts])
+    num_kinds = len({row["kind"] for row in rows})
+    about = f"Whole and valid texts, {rows[0]['texts']} of each of {num_kinds} kinds, {_model(rows[0])}, "
+    about += f"{rows[0]['vllm_version']}."
+    head = ["tokens", *map(str, limits)]
+    return markdown(head, cells) + provenance("limits_vllm", "cpu", about)
 
 
 _FITS = ("off", "exact", "on")
