@@ -23,8 +23,8 @@ class UnreadableRequest(EngineCoreRequest):  # type: ignore[misc]  # mypy does n
 
 
 def decoding(decoder: type[Any]) -> type[Any]:
-    """Make the replacement of ``MsgpackDecoder``, whose error would end the thread that
-    reads all requests."""
+    """Make the replacement of ``MsgpackDecoder``, which gives a request that it cannot
+    read as one that is refused."""
 
     class RequestDecoder(decoder):  # type: ignore[misc]
         def __init__(self, t: Any = None, **options: Any):
