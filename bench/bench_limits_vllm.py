@@ -58,15 +58,16 @@ def least(engine: Any, prompt: str, constraint: dict[str, Any]) -> int:
     return 1
 
 
-def is_whole(completion: Any, limit: int, constraint: dict[str, Any]) -> bool:
-    """True if a text ends by itself within the limit, and JSON is valid."""
+def is_whole(completion: Any, limit: int, constraint: dict[str, Any], *, thinks: bool) -> bool:
+    """True if a text ends by itself within the limit, and JSON, which follows a
+    reasoning where the model thinks, is valid."""
     import jsonschema
 
     if completion.finish_reason != "stop" or len(completion.token_ids) > limit:
         return False
     if "json" not in constraint:
         return True
-    answer = completion.text.rpartition("</think>")[2]
+    answer = completion.text.partition("</think>")[2] if thinks else completion.text
     try:
         jsonschema.validate(json.loads(answer), constraint["json"])
     except (ValueError, jsonschema.ValidationError):
@@ -109,7 +110,7 @@ def main() -> None:
                 outputs = running.generate(params, [prompts[seed] for _, seed in drawn])
                 whole = dict.fromkeys(LIMITS, 0)
                 for (limit, _), output in zip(drawn, outputs, strict=True):
-                    whole[limit] += is_whole(output.outputs[0], limit, constraint)
+                    whole[limit] += is_whole(output.outputs[0], limit, constraint, thinks=name == "reasoning")
                 for limit in sorted({limit for limit, _ in drawn}):
                     row = {"kind": name, "temperature": temperature, "least": needed, "limit": limit}
                     row |= {"texts": len(requests), "whole": whole[limit]}
