@@ -3,8 +3,9 @@
     python bench/bench_limits_vllm.py [--quick]
 
 Needs the environment of `make test-vllm`. SmolLM2-135M-Instruct answers the prompts of
-bench_limits.py, and thinks before JSON, at T = 0 and 0.7, with each limit from 16 to
-256 that the constraint's least number of tokens fits.
+bench_limits.py, those for JSON also after a reasoning that it does not end by itself, at
+T = 0 and 0.7, with each limit from 16 to 256 that the constraint's least number of
+tokens fits.
 """
 
 import importlib.util
@@ -29,20 +30,30 @@ LIMITS = (16, 24, 32, 48, 64, 96, 128, 256)
 TEMPERATURES = (0.0, 0.7)
 
 
-def cases(num_texts: int) -> Iterator[tuple[str, dict[str, Any], list[Any]]]:
-    """Names, vLLM's structured outputs, and the requests for them."""
+def cases(num_texts: int) -> Iterator[tuple[str, bool, dict[str, Any], list[Any]]]:
+    """Names, whether the model thinks first, vLLM's structured outputs, and the requests
+    for them."""
     from limit_items import tasks
 
-    from support.real_model_cases import CASES, TAGS, Case
+    from support.real_model_cases import TAGS, Case
 
     for task in tasks(num_texts):
         name, constraint = task.name, task.constraint
         if "tools" in constraint:
             tags: dict[str, Any] = TAGS["format"]
             constraint = {"structural_tag": json.dumps(TAGS | {"format": tags | {"at_least_one": True}})}
-        yield name, constraint, [Case(chat, None) for chat in task.chats]
-    reasoning = CASES["reasoning"]
-    yield "reasoning", reasoning.constraint, [reasoning] * num_texts
+        yield name, False, constraint, [Case(_with_ended_reasoning(chat), None) for chat in task.chats]
+        if "json" in constraint:
+            yield f"{name}, reasoning", True, constraint, [Case(chat, None, reasoning="any") for chat in task.chats]
+
+
+def _with_ended_reasoning(chat: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The chat with a system message that ends the reasoning, as the template's own
+    does."""
+    first, *others = chat
+    if first["role"] != "system":
+        return chat
+    return [first | {"content": first["content"] + "<think></think>"}, *others]
 
 
 def least(engine: Any, prompt: str, constraint: dict[str, Any]) -> int:
@@ -92,15 +103,15 @@ def main() -> None:
     results = harness.ResultsFile("limits_vllm", torch.device("cpu"), arguments)
     asked = list(cases(2 if arguments.quick else NUM_TEXTS))
     if arguments.quick:
-        asked = [case for case in asked if case[0] in ("tools", "reasoning")]
+        asked = [case for case in asked if case[0] in ("tools", "topic, reasoning")]
     with (
         tempfile.TemporaryDirectory() as folder,
         engine(save_real_model(Path(folder)), **OFFLINE | {"max_model_len": 1024}) as running,
     ):
         torch.set_num_threads(1)
-        for name, constraint, requests in asked:
+        for name, thinks, constraint, requests in asked:
             prompts = [prompt_of(running.tokenizer, request) for request in requests]
-            needed = least(running, prompts[0], constraint) + (name == "reasoning")  # the end of the reasoning
+            needed = least(running, prompts[0], constraint) + thinks  # the end of the reasoning
             for temperature in TEMPERATURES:
                 drawn = [(limit, seed) for limit in LIMITS if limit >= needed for seed in range(len(requests))]
                 params = [
@@ -110,7 +121,7 @@ def main() -> None:
                 outputs = running.generate(params, [prompts[seed] for _, seed in drawn])
                 whole = dict.fromkeys(LIMITS, 0)
                 for (limit, _), output in zip(drawn, outputs, strict=True):
-                    whole[limit] += is_whole(output.outputs[0], limit, constraint, thinks=name == "reasoning")
+                    whole[limit] += is_whole(output.outputs[0], limit, constraint, thinks=thinks)
                 for limit in sorted({limit for limit, _ in drawn}):
                     row = {"kind": name, "temperature": temperature, "least": needed, "limit": limit}
                     row |= {"texts": len(requests), "whole": whole[limit]}
