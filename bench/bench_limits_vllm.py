@@ -3,8 +3,8 @@
     python bench/bench_limits_vllm.py [--quick]
 
 Needs the environment of `make test-vllm`. SmolLM2-135M-Instruct answers the prompts of
-bench_limits.py, those for JSON also after a reasoning that it does not end by itself, at
-T = 0 and 0.7, with each limit from 16 to 256 that the constraint's least number of
+bench_limits.py, those for JSON also after a reasoning that it does not end by itself,
+at T = 0 and 0.7, with each limit from 16 to 256 that the constraint's least number of
 tokens fits.
 """
 
@@ -31,8 +31,8 @@ TEMPERATURES = (0.0, 0.7)
 
 
 def cases(num_texts: int) -> Iterator[tuple[str, bool, dict[str, Any], list[Any]]]:
-    """Names, whether the model thinks first, vLLM's structured outputs, and the requests
-    for them."""
+    """Names, whether the model thinks first, vLLM's structured outputs, and the
+    requests for them."""
     from limit_items import tasks
 
     from support.real_model_cases import TAGS, Case
