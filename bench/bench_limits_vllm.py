@@ -98,7 +98,7 @@ def main() -> None:
     from support.real_model_cases import OFFLINE, prompt_of
     from support.vllm_engines import engine
     from support.vllm_models import save_real_model
-    from support.vllm_requests import structured
+    from support.vllm_requests import greedy, structured
 
     results = harness.ResultsFile("limits_vllm", torch.device("cpu"), arguments)
     asked = list(cases(2 if arguments.quick else NUM_TEXTS))
@@ -106,11 +106,14 @@ def main() -> None:
         asked = [case for case in asked if case[0] in ("tools", "topic, reasoning")]
     with (
         tempfile.TemporaryDirectory() as folder,
-        engine(save_real_model(Path(folder)), **OFFLINE | {"max_model_len": 1024}) as running,
+        engine(
+            save_real_model(Path(folder)), **OFFLINE | {"max_model_len": 1024, "num_gpu_blocks_override": 512}
+        ) as running,
     ):
         torch.set_num_threads(1)
         for name, thinks, constraint, requests in asked:
             prompts = [prompt_of(running.tokenizer, request) for request in requests]
+            running.generate([greedy(1)] * len(prompts), prompts)  # each prompt is computed once
             needed = least(running, prompts[0], constraint) + thinks  # the end of the reasoning
             for temperature in TEMPERATURES:
                 drawn = [(limit, seed) for limit in LIMITS if limit >= needed for seed in range(len(requests))]
