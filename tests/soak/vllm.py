@@ -98,7 +98,9 @@ class Vllm(Hunter):
         self._folder = tempfile.TemporaryDirectory()
         self._exit = contextlib.ExitStack()
         model = save_small_model(Path(self._folder.name))
-        self._url, pid = self._exit.enter_context(serving(model, Path(self._folder.name) / "log"))
+        # The states of grammars are where GPUs have them by default.
+        server = serving(model, Path(self._folder.name) / "log", keeps_states=True)
+        self._url, pid = self._exit.enter_context(server)
         self._server = psutil.Process(pid)
         self._num_requests = 0
         self._memory: list[tuple[int, int]] = []
