@@ -6,7 +6,7 @@ import re
 import jsonschema
 import pytest
 import torch
-from transformers import GenerationConfig
+from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from structout import GrammarError, StructuredOutputsParams
 from structout.errors import GrammarErrorKind
@@ -159,7 +159,9 @@ def test_continuous_batching_ends_texts_within_their_limits(parts, manager, num_
     stop = tokenizer.eos_token_id
     config = GenerationConfig(do_sample=False, eos_token_id=stop, pad_token_id=0)
     limits = {"a": num_needed, "b": num_needed + 5, "c": num_needed - 1}
-    options = {"default_request_id": "needed", "generation_config": config}
+    # Without a number of blocks the cache would take 60% of the memory.
+    small = ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=32)
+    options = {"default_request_id": "needed", "generation_config": config, "continuous_batching_config": small}
     with structured_batching(model, manager, **options) as batching:
         for name, limit in limits.items():
             batching.add_request(tokenizer("order:")["input_ids"], request_id=name, max_new_tokens=limit)
