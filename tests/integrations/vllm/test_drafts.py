@@ -8,7 +8,6 @@ pytest.importorskip("vllm")
 
 from vllm import SamplingParams
 
-from support.vllm_drafters import save_drafter
 from support.vllm_engines import PROMPT, engine, finish_reasons, texts, token_ids, vllm_sampler
 from support.vllm_requests import (
     CUT_OFF,
@@ -74,39 +73,6 @@ def steps_of(engine, params, prompt=PROMPT):
         num_steps += 1
         for output in engine.step():
             return num_steps, output
-
-
-@pytest.mark.parametrize(
-    ("method", "is_async", "keeps_states"),
-    [
-        ("draft_model", False, False),
-        ("draft_model", False, True),
-        ("draft_model", True, None),
-        ("eagle", False, True),
-        ("eagle", True, None),
-        ("medusa", False, True),
-    ],
-)
-def test_draft_models_change_no_text(small_model, plain, tmp_path, method, is_async, keeps_states):
-    kinds = every_kind(plain) | {f"seeded, {name}": params for name, params in seeded_kinds().items()}
-    requests = [params for params in kinds.values() if not params.logit_bias and not params.min_p]
-    # A step that has only these gets no tokens of asynchronous steps before.
-    short = [SamplingParams(seed=n, max_tokens=40, min_tokens=n, stop_token_ids=[*range(400)]) for n in range(3, 40, 4)]
-    drafter = {"method": method, "model": str(save_drafter(tmp_path, method, small_model)), "num_speculative_tokens": 4}
-    arguments = {"is_async": is_async, "keeps_states": keeps_states, "speculative_config": drafter}
-    with engine(small_model, **arguments) as drafting:
-        assert (drafting.states is not None) == bool(keeps_states)
-        for batch in (requests, short):
-            expected, outputs = plain.generate(batch, REPEATING), drafting.generate(batch, REPEATING)
-            assert token_ids(outputs) == token_ids(expected)
-            assert finish_reasons(outputs) == finish_reasons(expected)
-        check_dead_ends(drafting)
-        metrics = {metric.name: metric for metric in drafting.llm.get_metrics()}
-        assert metrics["vllm:spec_decode_num_draft_tokens"].value > 100
-        if method != "medusa":  # its heads repeat a token
-            assert metrics["vllm:spec_decode_num_accepted_tokens"].value > 100
-        drafting.step(2)
-        drafting.assert_empty()
 
 
 @pytest.mark.parametrize("name", ["ngram", "ngram_in_worker", "jumping"])
