@@ -23,7 +23,7 @@ def save_drafter(folder: Path, method: str, model: Path, num_layers: int = 1) ->
         num_layers: how many of its layers draft. EAGLE-3 has one, and Medusa none.
     """
     config, weights = _load(model)
-    kept = ("embed_tokens", "norm", "lm_head", *(f"layers.{layer}" for layer in range(num_layers)))
+    kept = ("embed_tokens", "norm", "lm_head", *(f"layers.{layer}." for layer in range(num_layers)))
     first = {name: weight for name, weight in weights.items() if name.removeprefix("model.").startswith(kept)}
     config["num_hidden_layers"] = num_layers
     if method == "draft_model":
