@@ -86,6 +86,7 @@ def _model_runner_v1_hooks() -> list[Hook]:
         Hook(runner, "GPUModelRunner._update_states", model_runner_v1.beginning_steps),
         Hook(runner, "GPUModelRunner._sample", model_runner_v1.sampling),
         Hook(runner, "GPUModelRunner._bookkeeping_sync", model_runner_v1.bookkeeping),
+        Hook(runner, "GPUModelRunner.propose_draft_token_ids", model_runner_v1.drafting),
     ]
 
 

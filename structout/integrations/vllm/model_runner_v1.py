@@ -153,6 +153,22 @@ def bookkeeping(bookkeeping_sync: Callable[..., Any]) -> Callable[..., Any]:
     return _bookkeeping_sync
 
 
+def drafting(propose: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the replacement of ``GPUModelRunner.propose_draft_token_ids``: draft models
+    take the drawn ids as they are, too."""
+
+    def propose_draft_token_ids(self: Any, scheduler_output: Any, token_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(token_ids, torch.Tensor):
+            token_ids = [[max(token, 0) for token in tokens] for tokens in token_ids]
+        elif token_ids.shape[1] == 1:
+            token_ids = token_ids.clamp(min=0)
+        else:
+            token_ids = token_ids.masked_fill(token_ids == UNDRAWABLE, 0)
+        return propose(self, scheduler_output, token_ids, *args, **kwargs)
+
+    return propose_draft_token_ids
+
+
 @dataclass(frozen=True)
 class _Composition:
     """The requests of a batch, and those with parameters that most do not have.
@@ -227,6 +243,7 @@ class RunnerSampler:
         if spec_decode_metadata is not None:
             drafts = self._runner.input_batch.spec_token_ids
             layout = Layout(composition.requests, spec_decode_metadata.num_draft_tokens, drafts)
+        self._drop_rejected(layout)
         grammar, allowed = self._masks(composition, layout, masks, len(logits))
         wants_logprobs = composition.metadata.max_num_logprobs is not None or composition.metadata.logprob_token_ids
         raw_logits = logits
@@ -256,6 +273,17 @@ class RunnerSampler:
             requests = [self._runner.requests[request_id] for request_id in batch.req_ids]
             self._composition = _Composition.of(batch.sampling_metadata, requests)
         return self._composition
+
+    def _drop_rejected(self, layout: Layout) -> None:
+        """Drop the placeholders of drafts that the last step has rejected. Under
+        asynchronous scheduling vLLM keeps one for each draft."""
+        if not getattr(self._runner, "use_async_spec_decode", False):
+            return
+        num_scheduled = np.diff(self._runner.query_start_loc.np[: len(layout.requests) + 1])
+        for request, count, num_logits in zip(layout.requests, num_scheduled, layout.num_logits, strict=True):
+            num_known = request.num_computed_tokens + count + 1 - num_logits  # before its first row
+            while request.num_tokens > num_known and request.output_token_ids[-1:] == [-1]:
+                request.output_token_ids.pop()
 
     def _masks(
         self, composition: _Composition, layout: Layout, masks: MaskBatch | None, num_rows: int
@@ -298,11 +326,10 @@ class RunnerSampler:
         """
         seed = np.full(layout.num_rows, self._runner.model_config.seed or 0, dtype=np.int64)
         position = (self._num_steps << 32) + np.arange(layout.num_rows)
-        num_tokens = self._runner.input_batch.num_tokens_no_spec
         for index, generator in generators.items():
             rows = slice(*layout.row_indptr[index : index + 2])
             seed[rows] = np.uint64(generator.initial_seed() % 2**64).astype(np.int64)
-            position[rows] = num_tokens[index] + layout.place_of_row[rows]
+            position[rows] = layout.requests[index].num_tokens + layout.place_of_row[rows]
         return seed, position
 
     def _change(

@@ -11,6 +11,7 @@ pytest.importorskip("vllm")
 from vllm import SamplingParams
 
 from support.real_model_cases import CALLS, CASES, OFFLINE, TAGS, Case, messages_of, prompt_of
+from support.vllm_drafters import save_drafter
 from support.vllm_engines import engine, finish_reasons, token_ids
 from support.vllm_requests import NGRAM, structured
 
@@ -63,5 +64,21 @@ def test_texts_of_mixed_requests_do_not_depend_on_where_the_states_are(real_mode
         outputs = generate(running)
         running.assert_empty()
         assert ("block_size" in arguments) == any(output.metrics.num_preemptions for output in outputs)
+    assert token_ids(outputs) == token_ids(expected)
+    assert finish_reasons(outputs) == finish_reasons(expected)
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["worker", "asynchronous"])
+def test_texts_with_a_draft_model_are_those_without_drafts(real_model, expected, tmp_path, is_async):
+    folder = save_drafter(tmp_path, "draft_model", real_model, num_layers=2)
+    drafter = {"method": "draft_model", "model": str(folder), "num_speculative_tokens": 2}
+    keeps_states = None if is_async else True
+    arguments = {"is_async": is_async, "keeps_states": keeps_states, "speculative_config": drafter}
+    with engine(real_model, **OFFLINE | arguments) as running:
+        assert (running.states is None) == is_async
+        outputs = generate(running)
+        metrics = {metric.name: metric for metric in running.llm.get_metrics()}
+        assert metrics["vllm:spec_decode_num_accepted_tokens"].value > 0
+        running.assert_empty()
     assert token_ids(outputs) == token_ids(expected)
     assert finish_reasons(outputs) == finish_reasons(expected)
