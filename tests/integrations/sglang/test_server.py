@@ -17,7 +17,10 @@ from support.vllm_models import save_real_model
 
 SCHEMA = {
     "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer", "maximum": 150}},
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+    },
     "required": ["name", "age"],
     "additionalProperties": False,
 }
@@ -73,7 +76,7 @@ def server(tmp_path_factory):
 
 
 def ask(url, body):
-    request = {"model": "real", "max_tokens": 100, "messages": MESSAGES} | body
+    request = {"model": "real", "max_tokens": 200, "messages": MESSAGES} | body
     return httpx.post(f"{url}/v1/chat/completions", json=request, timeout=300)
 
 
