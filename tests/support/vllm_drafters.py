@@ -17,10 +17,9 @@ def save_drafter(folder: Path, method: str, model: Path, num_layers: int = 1) ->
 
     Args:
         folder: where; it must exist.
-        method: how vLLM drafts with it: ``draft_model``, ``eagle``, ``eagle3`` or
-            ``medusa``.
+        method: how vLLM drafts with it: ``draft_model``, ``eagle`` or ``medusa``.
         model: the Llama's folder.
-        num_layers: how many of its layers draft. EAGLE-3 has one, and Medusa none.
+        num_layers: how many of its layers draft. Medusa has none.
     """
     config, weights = _load(model)
     kept = ("embed_tokens", "norm", "lm_head", *(f"layers.{layer}." for layer in range(num_layers)))
@@ -30,38 +29,8 @@ def save_drafter(folder: Path, method: str, model: Path, num_layers: int = 1) ->
         _save(folder, config, first)
     elif method == "eagle":
         _save(folder, config, _eagle(first))
-    elif method == "eagle3":
-        _save(folder, config | {"draft_vocab_size": config["vocab_size"]}, _eagle3(first))
     else:
         _save(folder, *_medusa(config, weights))
-    return folder
-
-
-def save_with_mtp(folder: Path, model: Path) -> Path:
-    """Save a Llama as a MiMo, whose layer of multi-token prediction is its first one.
-
-    Args:
-        folder: where; it must exist.
-        model: the Llama's folder.
-    """
-    config, weights = _load(model)
-    config |= {"architectures": ["MiMoForCausalLM"], "model_type": "qwen2", "num_nextn_predict_layers": 1}
-    projections = ("q_proj.weight", "k_proj.weight", "v_proj.weight")
-    for name in [name for name in weights if name.endswith(projections)]:
-        weights[name.replace("weight", "bias")] = torch.zeros(len(weights[name]))
-    size = config["hidden_size"]
-    drafting = {
-        name.replace(".layers.0.", ".mtp_layers.0."): weight for name, weight in weights.items() if ".layers.0." in name
-    } | {
-        "model.mtp_layers.0.token_layernorm.weight": _embedding_scale(weights).repeat(size),
-        "model.mtp_layers.0.hidden_layernorm.weight": torch.ones(size),
-        "model.mtp_layers.0.input_proj.weight": torch.eye(2 * size)[size:],  # only the embeddings
-        "model.mtp_layers.0.final_layernorm.weight": weights["model.norm.weight"],
-    }
-    _save(folder, config, weights | drafting)
-    for path in model.iterdir():
-        if not (folder / path.name).exists():
-            (folder / path.name).symlink_to(path.resolve())
     return folder
 
 
@@ -78,30 +47,16 @@ def _save(folder: Path, config: _Config, weights: _Weights) -> None:
     save_file(copies, folder / "model.safetensors", {"format": "pt"})
 
 
-def _embedding_scale(weights: _Weights) -> torch.Tensor:
-    return weights["model.embed_tokens.weight"].square().mean(1).sqrt().mean()
-
-
 def _eagle(weights: _Weights) -> _Weights:
     """An EAGLE head has no norm before its first layer and after its last, and draws
     with the lm_head of the model."""
     made = {name.removeprefix("model."): weight for name, weight in weights.items() if name != "lm_head.weight"}
     size = made.pop("norm.weight").numel()
-    norm = made.pop("layers.0.input_layernorm.weight") / _embedding_scale(weights)
+    embedding_scale = made["embed_tokens.weight"].square().mean(1).sqrt().mean()
+    norm = made.pop("layers.0.input_layernorm.weight") / embedding_scale
     for name in ("q_proj", "k_proj", "v_proj"):
         made[f"layers.0.self_attn.{name}.weight"] *= norm
     return made | {"fc.weight": torch.eye(size, 2 * size)}  # only the embeddings
-
-
-def _eagle3(weights: _Weights) -> _Weights:
-    """An EAGLE-3 head goes on with hidden states of three layers, and reads embeddings
-    beside them in its attention."""
-    made = {name.removeprefix("model.").replace("layers.0", "midlayer"): weight for name, weight in weights.items()}
-    for name in ("q_proj", "k_proj", "v_proj"):
-        weight = made[f"midlayer.self_attn.{name}.weight"]
-        made[f"midlayer.self_attn.{name}.weight"] = torch.cat([weight, torch.zeros_like(weight)], dim=1)
-    size = made["norm.weight"].numel()
-    return made | {"midlayer.hidden_norm.weight": torch.ones(size), "fc.weight": torch.eye(size).repeat(1, 3) / 3}
 
 
 def _medusa(config: _Config, weights: _Weights, num_heads: int = 4) -> tuple[_Config, _Weights]:
