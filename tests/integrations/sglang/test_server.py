@@ -25,7 +25,12 @@ SCHEMA = {
     "additionalProperties": False,
 }
 TAG = {"begin": "<a>", "content": {"type": "json_schema", "json_schema": SCHEMA}, "end": "</a>"}
-CITY = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
+CITY = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Rome", "Oslo"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
 WEATHER = {"type": "function", "function": {"name": "weather", "strict": True, "parameters": CITY}}
 MESSAGES = [{"role": "user", "content": "What is the weather in Rome, where Tom lives, who is 42?"}]
 
