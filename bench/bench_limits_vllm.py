@@ -25,7 +25,7 @@ from structout.cli.demo_model import NAME
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-NUM_TEXTS = 10
+NUM_TEXTS = 5
 LIMITS = (16, 24, 32, 48, 64, 96, 128, 256)
 TEMPERATURES = (0.0, 0.7)
 
@@ -110,7 +110,6 @@ def main() -> None:
             save_real_model(Path(folder)), **OFFLINE | {"max_model_len": 1024, "num_gpu_blocks_override": 512}
         ) as running,
     ):
-        torch.set_num_threads(1)
         for name, thinks, constraint, requests in asked:
             prompts = [prompt_of(running.tokenizer, request) for request in requests]
             running.generate([greedy(1)] * len(prompts), prompts)  # each prompt is computed once
