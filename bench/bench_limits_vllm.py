@@ -26,7 +26,7 @@ from structout.cli.demo_model import NAME
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 NUM_TEXTS = 5
-LIMITS = (16, 24, 32, 48, 64, 96, 128, 256)
+LIMITS = (16, 32, 64, 128, 256)
 TEMPERATURES = (0.0, 0.7)
 
 

@@ -3,7 +3,7 @@
 import itertools
 import logging
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -231,21 +231,10 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
         if not isinstance(grammar, Grammar) or grammar.manager.error(grammar.key) is not None:
             return Reasoning((start, constraint_start))
         if grammar.ends is None:
-            grammar.ends = self._ends_of_reasoning(grammar, self._get_reasoner(request))
+            stops = request.sampling_params.all_stop_token_ids
+            grammar.ends = _ends_of_reasoning(grammar, self._get_reasoner(request), stops)
         ends, wrong_ends = grammar.ends
         return Reasoning((start, constraint_start), wrong_ends, ends, self._num_left(request, grammar))
-
-    def _ends_of_reasoning(self, grammar: Grammar, reasoner: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The tokens that end the reasoning of a request, and those that also begin its
-        answer, as the start of a tool call does, where its grammar allows no such
-        beginning."""
-        if not isinstance(reasoner, ParserEngineReasoningAdapter):
-            end = getattr(reasoner, "end_token_id", None)
-            return () if end is None else (end,), ()
-        ends = sorted(reasoner.reasoning_end_token_ids)
-        implicit = [token for token in ends if reasoner.find_reasoning_end([token]).implicit]
-        wrong = tuple(token for token in implicit if not grammar.validate_tokens([token]))
-        return tuple(token for token in ends if token not in implicit), wrong
 
     def _num_left(self, request: Any, grammar: Grammar) -> int | None:
         """How many tokens the reasoning of a request may still have before its end, to
@@ -303,6 +292,23 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
         """True until vLLM has found the end of the reasoning, after which the
         constraint applies. False without a reasoning parser."""
         return self.reasoner_cls is not None and not request.structured_output_request.reasoning_ended
+
+
+def _ends_of_reasoning(
+    grammar: Grammar, reasoner: Any, stops: Iterable[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The tokens that end the reasoning of a request, and those that would also be the
+    first of its answer, as the start of a tool call or a stop token, where its grammar
+    allows no such answer."""
+    end = getattr(reasoner, "end_token_id", None)
+    ends, firsts = [] if end is None else [end], []
+    if isinstance(reasoner, ParserEngineReasoningAdapter):
+        ends = sorted(reasoner.reasoning_end_token_ids)
+        firsts = [token for token in ends if reasoner.find_reasoning_end([token]).implicit]
+        ends = [token for token in ends if token not in firsts]
+    if ends:  # else a reasoning might never end
+        firsts += sorted(stops)
+    return tuple(ends), tuple(token for token in firsts if not grammar.validate_tokens([token]))
 
 
 def dense_masks(masks: MaskBatch, num_logits: Sequence[int], max_num_logits: int) -> npt.NDArray[np.int32]:

@@ -104,6 +104,15 @@ def test_reasonings_leave_room_for_answers_within_the_limit(running, drafting, m
         assert re.fullmatch("[abx]*!{6}", answer.text.partition(ANSWER)[2])
 
 
+@pytest.mark.parametrize(("regex", "may_be_empty"), [("[ab]{3}!", False), ("([ab]{3}!)?", True)])
+def test_a_reasoning_ends_its_text_only_where_the_answer_may_be_empty(running, regex, may_be_empty):
+    params = greedy(20, logit_bias={running.tokenizer.eos_token_id: 100.0}, **structured(regex=regex))
+    (answer,) = running.generate([params], "<think>x")[0].outputs
+    assert answer.finish_reason == "stop"
+    assert (ANSWER in answer.text) != may_be_empty
+    assert re.fullmatch(regex, answer.text.partition(ANSWER)[2])
+
+
 def test_drafts_across_the_end_of_the_reasoning_change_no_text(running, drafting):
     # After "x" the prompt goes on with the end, and so do the drafts.
     reply = f"<think>x{ANSWER}{'ab' * 8}!"
