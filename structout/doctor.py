@@ -78,8 +78,11 @@ def _in_vllm() -> list[str]:
         return [*report, "  STRUCTOUT_VLLM=0: structout replaces nothing"]
     if not vllm.knows(version):
         return [*report, f"  structout supports {' and '.join(vllm.KNOWN_VERSIONS)}, and replaces nothing"]
-    places = {None: "the workers under asynchronous scheduling, else the scheduler", True: "the workers"}
-    places[False] = "the scheduler"
+    places = {
+        None: "the workers under asynchronous scheduling, else the scheduler",
+        True: "the workers",
+        False: "the scheduler",
+    }
     return [
         *report,
         f"  {'constraints':<13}{'structout' if envs.vllm_manager() else 'vLLM'}",

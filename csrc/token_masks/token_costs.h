@@ -35,8 +35,8 @@ class TokenCosts {
     others_.shrink_to_fit();
   }
 
-  // The costs after the tokens of a row, of those after all tokens of the vocabulary. The usual
-  // one is that of most of them.
+  // The costs of the tokens that a row allows. `after` holds the cost after each token of the
+  // vocabulary. The most frequent one becomes the usual one.
   static TokenCosts of_row(uint32_t own, const std::vector<uint32_t>& after, const uint32_t* row) {
     std::unordered_map<uint32_t, uint32_t> numbers;  // of tokens, by cost
     std::pair<const uint32_t, uint32_t>* last = nullptr;

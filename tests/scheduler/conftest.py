@@ -1,6 +1,5 @@
 """Managers, and pools whose compilations the tests of this folder control."""
 
-import threading
 import time
 
 import pytest
@@ -11,7 +10,7 @@ from structout.grammar.registry import BackendSet
 from structout.scheduler.compile_pool import CompilePool
 from structout.scheduler.process_lock import ProcessLock
 from support.compilations import LONG, Gates
-from support.managers import PATIENT, TOKENIZER, V
+from support.managers import PATIENT, TOKENIZER, V, gate_before
 
 
 @pytest.fixture
@@ -23,16 +22,8 @@ def manager():
 @pytest.fixture
 def gate(monkeypatch):
     """An event for which every compilation waits."""
-    opened = threading.Event()
-    compile_constraint = BackendSet.compile
-
-    def blocked_compile(backends, constraint):
-        assert opened.wait(60)
-        return compile_constraint(backends, constraint)
-
-    monkeypatch.setattr(BackendSet, "compile", blocked_compile)
-    yield opened
-    opened.set()
+    with gate_before(monkeypatch, BackendSet, "compile") as opened:
+        yield opened
 
 
 @pytest.fixture

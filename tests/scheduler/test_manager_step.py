@@ -18,7 +18,7 @@ from structout import (
 from structout.errors import GrammarErrorKind, StructOutError
 from structout.grammar.registry import BackendSet
 from structout.masks.buffers import BufferRing
-from support.managers import STOP, TOKENIZER, V, add, ids_of
+from support.managers import STOP, TOKENIZER, V, add, gate_before, ids_of
 
 A, B = ids_of("ab")
 
@@ -26,15 +26,8 @@ A, B = ids_of("ab")
 @pytest.fixture
 def gate(monkeypatch):
     """An event; until it is set, steps wait before they are run."""
-    opened, next_buffer = threading.Event(), BufferRing.next
-
-    def wait_and_go_on(ring, num_rows):
-        assert opened.wait(60)
-        return next_buffer(ring, num_rows)
-
-    monkeypatch.setattr(BufferRing, "next", wait_and_go_on)
-    yield opened
-    opened.set()
+    with gate_before(monkeypatch, BufferRing, "next") as opened:
+        yield opened
 
 
 CONSTRAINTS = [

@@ -23,6 +23,7 @@ from pathlib import Path
 import httpx
 import psutil
 
+import structout.integrations.vllm  # noqa: F401 - without it the server would be vLLM's own
 from soak.hunt import Hunter, Tally
 from soak.server import slope_with_interval
 from support.vllm_clients import CLIENTS, REFUSED, ask, chat, num_requests, serving

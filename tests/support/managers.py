@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import structout
@@ -31,6 +33,20 @@ def allowed(manager: StructuredOutputManager, request_id: str, drafts: Iterable[
     batch = manager.grammar_bitmask([request_id], {request_id: drafts})
     assert not batch.errors
     return [row.nonzero().flatten().tolist() for row in structout.unpack_bitmask(batch.to("cpu"), V)]
+
+
+@contextmanager
+def gate_before(monkeypatch: Any, owner: type, method: str) -> Iterator[threading.Event]:
+    """An event for which each call of a method waits. It is set in the end."""
+    opened, original = threading.Event(), getattr(owner, method)
+
+    def wait_and_go_on(*arguments: Any) -> Any:
+        assert opened.wait(60)
+        return original(*arguments)
+
+    monkeypatch.setattr(owner, method, wait_and_go_on)
+    yield opened
+    opened.set()
 
 
 def in_threads(call: Callable[[int], Any], count: int) -> list[Any]:

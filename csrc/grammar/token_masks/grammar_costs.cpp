@@ -6,6 +6,7 @@
 
 namespace structout::context_free {
 
+using engine::allows;
 using engine::CostTable;
 using engine::kUnknownCost;
 using engine::TokenCosts;
@@ -160,7 +161,7 @@ void GrammarCosts::note_below(uint32_t trie_node, const LexerConfiguration& conf
     uint32_t cost_here = kUnknownCost;
     for (uint32_t i = vocabulary_->first_token(node); i < end; ++i) {
       uint32_t token = vocabulary_->tokens()[i];
-      if (row != nullptr && !engine::allows(row, token)) continue;
+      if (row != nullptr && !allows(row, token)) continue;
       if (cost_here == kUnknownCost) cost_here = cost(next, budget);
       note(token, cost_here);
     }
@@ -177,7 +178,7 @@ std::shared_ptr<const TokenCosts> GrammarCosts::alone(const LexerConfiguration& 
   note_below(engine::VocabularyTrie::kRoot, config, row_.data(), budget);
   if (reader_.network().has_tokens()) {
     for (uint32_t token = 0; token < vocabulary_->size(); ++token) {
-      if (!engine::allows(row_.data(), token)) continue;
+      if (!allows(row_.data(), token)) continue;
       Configuration next = reader_.after_token(Configuration{config}, token, budget);
       if (!next.is_dead()) note(token, cost(next, budget));
     }
@@ -202,7 +203,7 @@ std::shared_ptr<const TokenCosts> GrammarCosts::combined(const Configuration& co
   auto note_allowed = [&](const TokenCosts& costs, uint32_t more) {
     costs.write_to(inside);
     for (uint32_t token = 0; token < inside.size(); ++token) {
-      if (engine::allows(row_.data(), token)) note(token, cost_sum(inside[token], more));
+      if (allows(row_.data(), token)) note(token, cost_sum(inside[token], more));
     }
   };
   auto of_lexer_config = of_lexer_configs.begin();

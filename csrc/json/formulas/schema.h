@@ -325,7 +325,7 @@ class Schema {
   // False if a schema says nothing about keys, not even inside of arrays and objects.
   bool may_name_keys(const Value& schema);
   Formula expand_closed(uint32_t number, Type type);
-  // Those of `items`, `prefixItems` and `additionalItems`.
+  // What `items`, `prefixItems` and `additionalItems` of a schema ask of its items.
   std::vector<Items> own_items(const Value& schema);
   Evaluated evaluated_by(const std::vector<Source>& schemas, Type type);
   Formula expand_closed_object(const std::vector<Source>& schemas);

@@ -24,7 +24,7 @@ _INPUT = "input"  # vLLM's name for the one argument
 _LARK = "x-lark-grammar"
 
 
-def check_custom_tool_format(cls, data):  # type: ignore[no-untyped-def]
+def check_custom_tool_format(cls: Any, data: Any) -> Any:
     """The code of vLLM's validator of this name, which pydantic holds: it runs with
     vLLM's globals."""
     from structout.integrations.vllm.custom_tools import check_formats

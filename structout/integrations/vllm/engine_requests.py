@@ -26,7 +26,7 @@ def decoding(decoder: type[Any]) -> type[Any]:
     """Make the replacement of ``MsgpackDecoder``, which gives a request that it cannot
     read as one that is refused."""
 
-    class RequestDecoder(decoder):  # type: ignore[misc]
+    class RequestDecoder(decoder):  # type: ignore[misc]  # mypy knows no class of a variable
         def __init__(self, t: Any = None, **options: Any):
             super().__init__(t, **options)
             self._reads_requests = t is EngineCoreRequest

@@ -17,7 +17,7 @@ from vllm.v1.structured_output.utils import apply_grammar_bitmask, strip_specula
 
 from structout.errors import GrammarError, StructOutError
 from structout.integrations.vllm import request_params
-from structout.integrations.vllm.mask_edits import Reasoning, with_reasonings
+from structout.integrations.vllm.mask_edits import Reasoning, ReasoningRules, with_reasonings
 from structout.integrations.vllm.proposer import is_jump_forward
 from structout.masks.batch import MaskBatch
 from structout.scheduler.manager import StructuredOutputManager
@@ -45,14 +45,13 @@ class Grammar:
             again while an earlier request is still there.
 
     Attributes:
-        ends: the tokens that end the reasoning of the request, and those that may not;
-            None until they are known.
+        reasoning_rules: those of the request, None until they are known.
     """
 
     def __init__(self, manager: StructuredOutputManager, key: str):
         self.manager = manager
         self.key = key
-        self.ends: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+        self.reasoning_rules: ReasoningRules | None = None
         weakref.finalize(self, manager.finish_request, key).atexit = False
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
@@ -230,21 +229,12 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
         grammar = request.structured_output_request.grammar
         if not isinstance(grammar, Grammar) or grammar.manager.error(grammar.key) is not None:
             return Reasoning((start, constraint_start))
-        if grammar.ends is None:
+        if grammar.reasoning_rules is None:
             stops = request.sampling_params.all_stop_token_ids
-            grammar.ends = _ends_of_reasoning(grammar, self._get_reasoner(request), stops)
-        ends, wrong_ends = grammar.ends
-        return Reasoning((start, constraint_start), wrong_ends, ends, self._num_left(request, grammar))
-
-    def _num_left(self, request: Any, grammar: Grammar) -> int | None:
-        """How many tokens the reasoning of a request may still have before its end, to
-        leave the answer what it needs, and half of the rest."""
-        limit = self._limit_of(request)
-        needed = None if limit is None else grammar.manager.num_needed(grammar.key)
-        if limit is None or needed is None:
-            return None
-        spare = max(0, limit - needed - 1)
-        return max(0, spare - min(spare // 2, _ANSWER_TOKENS) - request.num_output_tokens)
+            ends, wrong_ends = _ends_of_reasoning(grammar, self._get_reasoner(request), stops)
+            max_tokens = _max_reasoning_tokens(grammar, self._limit_of(request))
+            grammar.reasoning_rules = ReasoningRules(ends, wrong_ends, max_tokens)
+        return Reasoning((start, constraint_start), grammar.reasoning_rules, request.num_output_tokens)
 
     def _end_after(self, request: Any, num_reasoning: int) -> None:
         """Let the text of a request end within what its reasoning leaves of the limit.
@@ -309,6 +299,16 @@ def _ends_of_reasoning(
     if ends:  # else a reasoning might never end
         firsts += sorted(stops)
     return tuple(ends), tuple(token for token in firsts if not grammar.validate_tokens([token]))
+
+
+def _max_reasoning_tokens(grammar: Grammar, limit: int | None) -> int | None:
+    """How many tokens a reasoning may have before its end, to leave the answer what it
+    needs, and half of the rest. None if the text has no limit."""
+    needed = None if limit is None else grammar.manager.num_needed(grammar.key)
+    if limit is None or needed is None:
+        return None
+    spare = max(0, limit - needed - 1)
+    return spare - min(spare // 2, _ANSWER_TOKENS)
 
 
 def dense_masks(masks: MaskBatch, num_logits: Sequence[int], max_num_logits: int) -> npt.NDArray[np.int32]:

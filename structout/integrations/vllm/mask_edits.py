@@ -87,37 +87,59 @@ class MaskEdits:
 
 
 @dataclass(frozen=True)
+class ReasoningRules:
+    """How the reasoning of a request may end.
+
+    Attributes:
+        ends: the tokens that end it.
+        wrong_ends: the tokens with which it must not end.
+        max_tokens: how many tokens it may have before its end. None without a limit.
+    """
+
+    ends: Sequence[int] = ()
+    wrong_ends: Sequence[int] = ()
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True)
 class Reasoning:
     """The rows of a request that reasons.
 
     Attributes:
         bounds: ``(grammar_start, constraint_start)``, as the manager takes them. The
             rows before ``constraint_start`` are free.
-        wrong_ends: the tokens with which the reasoning must not end.
-        ends: the tokens that end it.
-        num_left: the free rows that leave room for the answer. In those after them the
-            reasoning has to end. None without a limit.
+        rules: how the reasoning may end.
+        num_tokens: the tokens that it has.
     """
 
     bounds: tuple[int, int]
-    wrong_ends: Sequence[int] = ()
-    ends: Sequence[int] = ()
-    num_left: int | None = None
+    rules: ReasoningRules = ReasoningRules()
+    num_tokens: int = 0
 
     def edit(self, rows: _Masks) -> None:
         """Write what the reasoning forbids into the rows of a request, ``[R, W]``."""
         free = rows[: self.bounds[1]]
         for row in free:
-            _clear(row, self.wrong_ends)
-        if self.num_left is not None and self.ends:
+            _clear(row, self.rules.wrong_ends)
+        if self._must_end:
             is_end = np.full_like(rows[0], -1)
-            _clear(is_end, self.ends)
-            free[self.num_left :] = ~is_end
+            _clear(is_end, self.rules.ends)
+            free[self._num_left :] = ~is_end
 
     @property
     def edits_masks(self) -> bool:
-        must_end = self.num_left is not None and self.num_left < self.bounds[1]
-        return bool(self.wrong_ends or (must_end and self.ends))
+        return bool(self.rules.wrong_ends) or self._must_end
+
+    @property
+    def _must_end(self) -> bool:
+        """True if the reasoning must end in one of the rows."""
+        return bool(self.rules.ends) and self._num_left < self.bounds[1]
+
+    @property
+    def _num_left(self) -> int:
+        """The first rows in which the reasoning may go on."""
+        max_tokens = self.rules.max_tokens
+        return self.bounds[1] if max_tokens is None else max(0, max_tokens - self.num_tokens)
 
 
 def with_reasonings(masks: MaskBatch, reasonings: Mapping[str, Reasoning]) -> MaskBatch:
