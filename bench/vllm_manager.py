@@ -7,8 +7,6 @@ are enough.
 
 import functools
 import importlib
-import importlib.metadata
-import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
