@@ -118,8 +118,7 @@ class CompilePool:
         self._num_running = 0  # jobs that hold a worker
         self._num_overdue = 0
         self._cache = CompileCache(config, clock)
-        self._num_idle = 0  # threads that wait for a job and will get none yet
-        self._handed: SimpleQueue[_Job | None] = SimpleQueue()  # to idle threads; None tells one to end
+        self._idle: list[SimpleQueue[_Job | None]] = []  # of each idle thread: what hands it a job, or None to end it
         self._is_monitored = False
         self._num_hits = self._num_misses = self._num_timeouts = 0
         self._seconds: deque[float] = deque(maxlen=_NUM_TIMINGS)
@@ -285,11 +284,10 @@ class CompilePool:
     def _hand(self, job: _Job | None) -> bool:
         """Hand the job to an idle thread. Return False if there is none."""
         with self._lock:
-            if self._num_idle == 0:
+            if not self._idle:
                 return False
-            self._num_idle -= 1
-        self._handed.put(job)
-        return True
+            self._idle.pop().put(job)
+            return True
 
     def _work(self, first_job: _Job) -> None:
         job: _Job | None = first_job
@@ -299,18 +297,20 @@ class CompilePool:
             job = self._next_job() or self._wait_for_job()
 
     def _wait_for_job(self) -> _Job | None:
+        handed: SimpleQueue[_Job | None] = SimpleQueue()
         with self._lock:
             if self._is_ending():
                 return None
-            self._num_idle += 1
+            self._idle.append(handed)
         threading.current_thread().name = _IDLE
         try:
-            return self._handed.get(timeout=_IDLE_SECONDS)
+            return handed.get(timeout=_IDLE_SECONDS)
         except Empty:
             with self._lock:
-                is_idle = self._num_idle > 0  # else something was handed to each thread meanwhile
-                self._num_idle -= is_idle
-            return None if is_idle else self._handed.get()
+                if handed in self._idle:
+                    self._idle.remove(handed)
+                    return None
+            return handed.get()
 
     def _run(self, job: _Job) -> Result:
         with self._lock:

@@ -320,8 +320,7 @@ def test_no_job_is_lost_when_threads_end(make, monkeypatch):
         futures = [pool.submit(key) for key in keys]
         assert [future.result(LONG).text for future in futures] == [*keys]
         time.sleep(rng.random() * 3e-4)
-    wait_until(lambda: pool._num_idle == 0)
-    assert pool._handed.empty()
+    wait_until(lambda: not pool._idle)
 
 
 # -- closing ---------------------------------------------------------------------------
