@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -20,9 +21,12 @@ namespace structout::engine {
 
 constexpr uint32_t kNoState = UINT32_MAX;
 constexpr uint32_t kFreeRow = kNoState - 1;  // in the place of a state
-// Plus a token, in the place of a state: the reasoning has to end, with this token next.
-constexpr uint32_t kReasoningEnds = 3u << 30;
-inline bool ends_reasoning(uint32_t state) { return state >= kReasoningEnds && state < kReasoningEnds + (1u << 29); }
+// In the place of a state, for rows of a reasoning: it goes on with any token that does not
+// end the text, or has to end, and the token that comes next is added to the number.
+constexpr uint32_t kReasoningGoesOn = 3u << 30, kReasoningEnds = kReasoningGoesOn + 1;
+inline bool is_of_reasoning(uint32_t state) {
+  return state >= kReasoningGoesOn && state < kReasoningEnds + (1u << 29);
+}
 
 // The matcher of one request: it accepts tokens, rolls them back, fills masks and looks
 // ahead along drafts. This class has the parts that all kinds of grammars share: stop
@@ -48,8 +52,16 @@ class Matcher {
   bool is_terminated() const { return num_stopped_ > 0; }
   size_t num_tokens() const { return reasoning_.num_tokens() + tokens_.size() + num_stopped_; }
 
-  // Lets the text begin after reasoning, which no hook sees. To be called at the start.
-  void begin_after(Reasoning reasoning) { reasoning_ = std::move(reasoning); }
+  // Lets the text begin after a reasoning, which no hook sees and which the tokens `end` end.
+  // A stop token ends it only if the text may be empty. To be called at the start.
+  void begin_after(std::vector<uint32_t> end) {
+    std::vector<uint32_t> forbidden;
+    if (!can_end(current_state())) {
+      std::copy_if(stop_tokens_.begin(), stop_tokens_.end(), std::back_inserter(forbidden),
+                   [&](uint32_t stop) { return std::find(end.begin(), end.end(), stop) == end.end(); });
+    }
+    reasoning_ = Reasoning(std::move(end), std::move(forbidden));
+  }
 
   bool is_reasoning() const { return !reasoning_.is_over(); }
 
@@ -83,8 +95,9 @@ class Matcher {
   // True if the limit has forbidden a token in some mask.
   bool was_narrowed() const { return was_narrowed_; }
 
-  // True if every token may come next: during the reasoning, and after a stop token.
-  bool is_unconstrained() const { return is_terminated() || (is_reasoning() && !must_end_reasoning(0)); }
+  // True if every token may come next: after a stop token, and during a reasoning that a stop
+  // token may end.
+  bool is_unconstrained() const { return is_terminated() || (is_reasoning() && row_state() == kFreeRow); }
 
   // The last error of a hook since the last accept, rollback or num_allowed: the reason
   // why nothing was allowed, if the text is not to blame. Empty if there was none.
@@ -135,18 +148,14 @@ class Matcher {
   // Returns the number of drafts before the first that is not allowed.
   size_t append_draft_states(const int64_t* drafts, size_t count, std::vector<uint32_t>& states) const {
     auto [num_free, is_constrained] = reasoning_.look_at(drafts, count, vocabulary_->size());
-    for (size_t row = 0; row < (is_constrained ? num_free : count + 1); ++row) {
-      if (!must_end_reasoning(row)) {
-        states.push_back(kFreeRow);
-        continue;
-      }
-      uint32_t next = reasoning_.next_end_token(drafts, row);
-      states.push_back(kReasoningEnds + next);
-      if (row == count || drafts[row] == next) continue;
-      states.insert(states.end(), count - row, states.back());
+    for (size_t row = 0; row < num_free + !is_constrained; ++row) {
+      states.push_back(reasoning_state(drafts, row));
+      bool has_to_end = states.back() >= kReasoningEnds && states.back() != kFreeRow;
+      bool is_allowed = !has_to_end || row == count || drafts[row] == states.back() - kReasoningEnds;
+      if (row < num_free && is_allowed) continue;
+      states.insert(states.end(), count - row, row < count && drafts[row] == -1 ? kFreeRow : states.back());
       return row;
     }
-    if (!is_constrained) return num_free;
     uint32_t state = is_terminated() ? kFreeRow : current_state();
     states.push_back(state);
     for (size_t i = num_free; i < count; ++i) {
@@ -182,9 +191,11 @@ class Matcher {
   // Fills the mask of a state, to which `num_ahead` drafts lead. Returns true if it allows any
   // token. The bits of stop tokens are set last, over those of fill_text().
   bool fill(uint32_t state, MaskRow& row, size_t num_ahead = 0) const {
-    if (ends_reasoning(state)) {
-      row.write(kNoTokens);
-      row.set(state - kReasoningEnds, true);
+    if (is_of_reasoning(state)) {
+      bool goes_on = state == kReasoningGoesOn;
+      row.write(goes_on ? kAllTokens : kNoTokens);
+      if (!goes_on) row.set(state - kReasoningEnds, true);
+      for (uint32_t token : reasoning_.forbidden()) row.set(token, false);
       return true;
     }
     std::string error_before = std::exchange(error_, "");
@@ -230,10 +241,7 @@ class Matcher {
   virtual uint32_t current_state() const = 0;
 
   // The state of the next row: the present one, or that of the reasoning.
-  uint32_t row_state() const {
-    if (!is_reasoning()) return current_state();
-    return must_end_reasoning(0) ? kReasoningEnds + reasoning_.next_end_token(nullptr, 0) : kFreeRow;
-  }
+  uint32_t row_state() const { return is_reasoning() ? reasoning_state(nullptr, 0) : current_state(); }
 
   // True if fill(state) only copies a stored mask: a cache hit. After false, fill() may
   // have to compute the mask over the vocabulary.
@@ -381,6 +389,12 @@ class Matcher {
   // True if the rest of the limit is only just enough for the end of the reasoning and a text.
   bool must_end_reasoning(size_t num_ahead) const {
     return has_limit_ && int64_t(num_tokens() + num_ahead) >= max_reasoning_ && num_left(num_ahead) > 0;
+  }
+
+  // The state of the row after `count` tokens of the reasoning.
+  uint32_t reasoning_state(const int64_t* tokens, size_t count) const {
+    if (must_end_reasoning(count)) return kReasoningEnds + reasoning_.next_end_token(tokens, count);
+    return reasoning_.forbidden().empty() ? kFreeRow : kReasoningGoesOn;
   }
 
   // narrow(costs, max) if some token of a state could make the text too long, else false:

@@ -9,20 +9,22 @@
 
 namespace structout::engine {
 
-// All tokens are free up to the first occurrence of the end sequence, for example the
-// tokens of "</think>", as adjacent tokens. The search is that of Knuth, Morris and
-// Pratt, "Fast pattern matching in strings" (1977). The progress after each token is
-// stored, so a rollback truncates a vector.
+// All tokens but the forbidden ones are free up to the first occurrence of the end sequence,
+// for example the tokens of "</think>", as adjacent tokens. The search is that of Knuth,
+// Morris and Pratt, "Fast pattern matching in strings" (1977). The progress after each token
+// is stored, so a rollback truncates a vector.
 class Reasoning {
  public:
   Reasoning() = default;  // over at the start
 
-  explicit Reasoning(std::vector<uint32_t> end) : end_(std::move(end)), borders_(end_.size()) {
+  Reasoning(std::vector<uint32_t> end, std::vector<uint32_t> forbidden)
+      : end_(std::move(end)), forbidden_(std::move(forbidden)), borders_(end_.size()) {
     for (size_t i = 1; i < end_.size(); ++i) borders_[i] = matched_with(borders_[i - 1], end_[i]);
   }
 
   bool is_over() const { return is_over(matched()); }
   size_t num_tokens() const { return matched_after_.size(); }
+  const std::vector<uint32_t>& forbidden() const { return forbidden_; }
   size_t num_end_tokens_left() const { return end_.size() - matched(); }
 
   // The token of the end sequence that is next after `count` more tokens, which do not
@@ -33,8 +35,8 @@ class Reasoning {
     return end_[now];
   }
 
-  // Reads tokens until the reasoning is over, or up to a value that is no token below
-  // `num_ids`. Returns the number of tokens read.
+  // Reads tokens until the reasoning is over, or up to a forbidden one or a value that is no
+  // token below `num_ids`. Returns the number of tokens read.
   size_t read(const int64_t* tokens, size_t count, uint32_t num_ids) {
     return follow(tokens, count, num_ids, [&](uint32_t matched) { matched_after_.push_back(matched); });
   }
@@ -62,18 +64,22 @@ class Reasoning {
     return end_[matched] == token ? matched + 1 : 0;
   }
 
+  bool is_forbidden(int64_t token) const {
+    return std::find(forbidden_.begin(), forbidden_.end(), token) != forbidden_.end();
+  }
+
   template <typename Note>
   size_t follow(const int64_t* tokens, size_t count, uint32_t num_ids, Note note) const {
     uint32_t now = matched();
     size_t i = 0;
-    for (; i < count && !is_over(now) && tokens[i] >= 0 && tokens[i] < num_ids; ++i) {
+    for (; i < count && !is_over(now) && tokens[i] >= 0 && tokens[i] < num_ids && !is_forbidden(tokens[i]); ++i) {
       now = matched_with(now, uint32_t(tokens[i]));
       note(now);
     }
     return i;
   }
 
-  std::vector<uint32_t> end_;
+  std::vector<uint32_t> end_, forbidden_;
   std::vector<uint32_t> borders_;        // the length of the longest border of each prefix of the end
   std::vector<uint32_t> matched_after_;  // each token of the text, how many tokens of the end
 };

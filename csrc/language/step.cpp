@@ -128,7 +128,7 @@ void Step::plan(size_t i) {
 // that takes long: then it returns false.
 bool Step::has_mask(size_t row) const try {
   if (states_[row] == kUnplanned) return false;
-  if (states_[row] == kFreeRow || states_[row] == kEmptyRow || ends_reasoning(states_[row])) return true;
+  if (states_[row] == kFreeRow || states_[row] == kEmptyRow || is_of_reasoning(states_[row])) return true;
   StepBudget step_budget(kLookupWork);
   return matchers_[row]->has_mask(states_[row]);
 } catch (const StepBudgetExceeded&) {

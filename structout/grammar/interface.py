@@ -98,8 +98,9 @@ class StructuredOutputGrammar(ABC):
 
     @abstractmethod
     def begin_after(self, end_of_reasoning: Sequence[int]) -> None:
-        """Let the text begin with free tokens, up to and including these. To be called
-        at the start."""
+        """Let the text begin with free tokens, up to and including these. A stop token
+        may not come before them, unless the text may be empty. To be called at the
+        start."""
 
     def is_unconstrained(self) -> bool:
         """True if every token may come next, so that its logits need no mask."""

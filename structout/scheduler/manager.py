@@ -97,7 +97,7 @@ class StructuredOutputManager:
                 grammar starts after them.
             constrain_after: the tokens that end the model's reasoning, such as those of
                 ``</think>``. The constraint applies to the text after them; everything
-                before is free.
+                before is free but a stop token, if the text may not be empty.
             max_tokens: a limit on the tokens of the whole text: the reasoning,
                 ``output_token_ids`` and the stop token count. Masks then allow only
                 tokens after which the text still ends within it. A request whose

@@ -204,6 +204,8 @@ def test_text_that_follows_its_drafts_is_where_one_without_them_is(name, seed):
 # -- the end of thinking ---------------------------------------------------------------
 
 MARK = ids_of("</think>")
+REASONING = FREE.clone()  # the mask before the mark
+REASONING[STOP // 32] ^= 1 << STOP % 32
 
 
 def gated(start):
@@ -214,10 +216,12 @@ def gated(start):
 
 def after(start, mark, tokens):
     """By definition, the grammar after the tokens of a text that reasons up to a mark:
-    None while it reasons, False if a token is not allowed."""
+    None while it reasons, False if a token is not allowed. Only the mark ends the
+    reasoning, unless the text may be empty."""
     ends = (i for i in range(len(mark), len(tokens) + 1) if tokens[i - len(mark) : i] == mark)
     num_free = next(ends, None)
-    if not all(0 <= token < V for token in tokens[:num_free]):
+    stops = set() if start.validate_tokens([STOP]) else {STOP} - set(mark)
+    if not all(0 <= token < V and token not in stops for token in tokens[:num_free]):
         return False
     if num_free is None:
         return None
@@ -225,16 +229,19 @@ def after(start, mark, tokens):
     return here.accept_tokens("", tokens[num_free:]) and here
 
 
-def test_reasoning_ends_with_the_first_occurrence_of_the_mark(backend, num_cases):
+@pytest.mark.parametrize("pattern", ["[ab]{2}(cd)*", "([ab]{2}(cd)*)?"])
+def test_reasoning_ends_with_the_first_occurrence_of_the_mark(backend, num_cases, pattern):
     """Along random texts of few tokens, in which the mark often begins."""
-    start = backend.compile_grammar(StructuredOutputOptions.REGEX, "[ab]{2}(cd)*")
+    start = backend.compile_grammar(StructuredOutputOptions.REGEX, pattern)
+    may_be_empty = start.validate_tokens([STOP]) == [STOP]
     rng = random.Random(5)
     letters = ids_of("abcd")
     a, b = letters[:2]
     for _ in range(num_cases(60, long=2_000)):
-        mark = rng.choice([[a], [a, a, b], [a, b, a, b, a], [a, a]])
+        mark = rng.choice([[a], [a, a, b], [a, b, a, b, a], [a, a], [a, STOP]])
         grammar, text = start.copy(), []
         grammar.begin_after(mark)
+        may_end_anywhere = may_be_empty or STOP in mark
         for _ in range(12):
             tokens = rng.choices([*letters, STOP, -1, V], [6, 6, 3, 3, 1, 0.3, 0.3], k=rng.randrange(4))
             num_valid = next(
@@ -251,7 +258,7 @@ def test_reasoning_ends_with_the_first_occurrence_of_the_mark(backend, num_cases
                 grammar = grammar.fork()
             here = after(start, mark, text)
             assert grammar.num_tokens == len(text)
-            assert grammar.is_unconstrained() == (here is None or here.is_terminated())
+            assert grammar.is_unconstrained() == (may_end_anywhere if here is None else here.is_terminated())
             assert grammar.forced_bytes() == (b"" if here is None else here.forced_bytes())
             drafts = rng.choices([*letters, STOP, -1], [6, 6, 3, 3, 1, 0.5], k=rng.randrange(1, 6))
             if not grammar.is_terminated():
@@ -270,7 +277,7 @@ def test_reasoning_end_inside_a_draft_constrains_the_tokens_after_it(start, num_
     bitmask = allocate_token_bitmask(len(drafts) + 1, V)
     assert grammar.fill_bitmask_drafts(bitmask, 0, drafts) == len(drafts)
     num_free = len(MARK) - num_before
-    assert (bitmask[:num_free] == -1).all()
+    assert (bitmask[:num_free] == REASONING).all()
     rows, _ = expected_rows(start, drafts[num_free:])
     assert torch.equal(bitmask[num_free:], rows)
 
@@ -279,8 +286,8 @@ def test_reasoning_grammar_before_the_mark_is_free_and_after_it_constrained(star
     grammar = gated(start)
     text = [*ids_of('hm {"a":"x"} '), MARK[0], *MARK]  # a false start of the mark
     assert grammar.accept_tokens("", text[:3])
-    assert grammar.is_unconstrained()
-    assert not grammar.is_terminated()
+    assert torch.equal(mask_of(grammar), REASONING)
+    assert not grammar.accept_tokens("", [STOP])
     assert grammar.accept_tokens("", [*text[3:], *ids_of("{")])
     assert not grammar.is_unconstrained()
     assert not grammar.accept_tokens("", ids_of("{"))
@@ -292,17 +299,19 @@ def test_reasoning_grammar_accepts_a_chunk_across_the_mark_whole_or_not_at_all(s
     grammar = gated(start)
     assert not grammar.accept_tokens("", [*MARK, *ids_of("wrong")])
     assert grammar.num_tokens == 0
-    assert grammar.is_unconstrained()
+    assert torch.equal(mask_of(grammar), REASONING)
     assert grammar.validate_tokens([*MARK, *ids_of("{"), *ids_of("wrong")]) == [*MARK, *ids_of("{")]
     for bad in (-1, V, None, 2**40):
         assert not grammar.accept_tokens("", [5, bad])
         assert grammar.validate_tokens([5, bad]) == [5]
 
 
-@pytest.mark.parametrize("num_tokens", range(12))
+ACROSS_THE_MARK = [*ids_of("so"), *MARK, *ids_of('{"a":1}'), STOP]
+
+
+@pytest.mark.parametrize("num_tokens", range(len(ACROSS_THE_MARK) + 1))
 def test_rollback_across_the_mark_equals_a_fresh_replay(start, num_tokens):
-    text = [*ids_of("so "), *MARK, *ids_of('{"a":true}'), STOP][-12:]
-    text = [*MARK, *text[len(MARK) :]] if text[: len(MARK)] == MARK else text
+    text = ACROSS_THE_MARK
     grammar, replayed = gated(start), gated(start)
     assert grammar.accept_tokens("", text)
     grammar.rollback(num_tokens)
@@ -318,6 +327,6 @@ def test_fork_of_reasoning_grammar_advances_independently(start):
     assert grammar.accept_tokens("", [1, 2, *MARK[:1]])
     fork = grammar.fork()
     assert grammar.accept_tokens("", MARK[1:])
-    assert not grammar.is_unconstrained()
-    assert fork.is_unconstrained()
+    assert torch.equal(mask_of(grammar), mask_of(start))
+    assert torch.equal(mask_of(fork), REASONING)
     assert fork.num_tokens == 2 + 1

@@ -114,7 +114,7 @@ def test_batch_is_one_native_call(manager, monkeypatch):
     assert manager.accept_batch({"r0": [a], "r1": [quote], "r2": [7]}) == {"r0": True, "r1": True, "r2": True}
     manager.step({"r0": [a]}, names).result(60)
     assert len(steps) == 4
-    assert manager.stats().rows_filled == 2 + 7 + 3
+    assert manager.stats().rows_filled == 3 + 7 + 3
 
 
 def test_batch_with_requests_that_are_not_ready_or_free_serves_the_others(manager):
@@ -128,7 +128,7 @@ def test_batch_with_requests_that_are_not_ready_or_free_serves_the_others(manage
     assert manager.accept_batch(tokens) == {"r": True, "json": True, "bad": False, "thinking": True, "unknown": False}
     masks = manager.grammar_bitmask(["r", "json", "bad", "thinking"])
     assert list(masks.errors) == ["bad"]
-    assert masks.row_indptr.tolist() == [0, 1, 2, 3, 3]
+    assert masks.row_indptr.tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(UnknownRequestError):
         manager.grammar_bitmask(["r", "unknown"])
     assert manager.grammar_bitmask(["r", "unknown"], strict=False).row_indptr.tolist() == [0, 1, 1]

@@ -52,7 +52,9 @@ class Text:
     def allowed(self, vocabulary) -> set[int] | None:
         """The tokens allowed next; None: all."""
         constrained = self.tokens[self.num_free() :]
-        if self.num_free() > len(self.tokens) or STOP in constrained:
+        if self.num_free() > len(self.tokens):
+            return {*range(V)} - {STOP}
+        if STOP in constrained:
             return None
         text_so_far = b"".join(vocabulary.token_bytes[token] for token in constrained)
         rests = [
@@ -67,8 +69,7 @@ class Text:
 
     def accept(self, token: int, vocabulary) -> bool:
         allowed = self.allowed(vocabulary)
-        terminated = allowed is None and self.num_free() <= len(self.tokens)
-        if not terminated and not (0 <= token < V if allowed is None else token in allowed):
+        if allowed is not None and token not in allowed:
             return False
         self.tokens.append(token)
         return True
@@ -207,8 +208,6 @@ class ManagerMachine(RuleBasedStateMachine):
         if text is None or text.is_terminated():
             return [], 0
         text, everything, rows = copy.deepcopy(text), set(range(V)), []
-        if not drafts and text.allowed(self.manager.vocabulary) is None:
-            return [], 0
         for j, token in enumerate([*drafts, None]):
             allowed = text.allowed(self.manager.vocabulary)
             rows.append(everything if allowed is None else allowed)

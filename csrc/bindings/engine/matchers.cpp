@@ -44,7 +44,7 @@ void define_matchers(py::module_& module) {
       .def_property_readonly("is_reasoning", &Matcher::is_reasoning)
       .def_property_readonly("is_unconstrained", &Matcher::is_unconstrained)
       .def_property_readonly("num_tokens", &Matcher::num_tokens)
-      .def("begin_after", [](Matcher& self, std::vector<uint32_t> end) { self.begin_after(Reasoning(std::move(end))); })
+      .def("begin_after", &Matcher::begin_after)
       .def_property_readonly("error", &Matcher::error)
       .def(
           "end_within",
