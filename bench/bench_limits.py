@@ -3,9 +3,10 @@ them.
 
     python bench/bench_limits.py [--texts FILE] [--quick]
 
-SmolLM2-135M-Instruct answers, at T = 0.7, 10 prompts of each kind of value_items.py and
-those of limit_items.py 10 times, with each limit that its constraint's least number of
-tokens fits; where it does not, generate refuses.
+SmolLM2-135M-Instruct answers, at T = 0.7, 20 prompts of each kind of value_items.py and
+those of limit_items.py 20 times, with each limit that its constraint's least number of
+tokens fits; where it does not, generate refuses. At T = 0, each prompt once, with the
+default fit.
 `fit` is "off" (the limit cuts texts off), "exact" (only what cannot end in time is
 forbidden) or "on" (values share what is left). Without a fit a text at a lower limit is
 the beginning of the one at the highest, so that is drawn once.
@@ -24,9 +25,10 @@ from structout import GrammarError
 from structout.cli.demo_model import load_demo_model
 from structout.integrations.transformers import Generation, generate
 
-NUM_TEXTS = 10
-LIMITS: tuple[int, ...] = (24, 32, 48)
+NUM_TEXTS = 20
+LIMITS: tuple[int, ...] = (16, 24, 32, 48, 64, 96, 128)
 SAMPLING: dict[str, Any] = {"do_sample": True, "temperature": 0.7, "top_k": 0, "top_p": 1.0}
+GREEDY = "on, T = 0"
 
 
 def judged(task: Task, result: Generation, limit: int) -> dict[str, int]:
@@ -56,7 +58,7 @@ def main() -> None:
     if arguments.quick:
         asked, limits = [task for task in tasks(2) if task.name in ("topic", "tools")], (24,)
 
-    def texts(task: Task, limit: int, fit: Literal["off", "exact", "on"]) -> Generation | None:
+    def texts(task: Task, limit: int, fit: Literal["off", "exact", "on"], **sampling: Any) -> Generation | None:
         """None if no text fits the limit."""
         torch.manual_seed(0)
         try:
@@ -68,7 +70,7 @@ def main() -> None:
                 fit=fit,
                 max_new_tokens=limit,
                 describe="json" in task.constraint or "tools" in task.constraint,
-                **SAMPLING,
+                **sampling,
             )
         except GrammarError as error:
             if error.num_needed is None:
@@ -76,18 +78,24 @@ def main() -> None:
             return None
 
     for task in asked:
-        cut_off = texts(task, max(limits), "off")
+        once = task.once()
+        cut_off = texts(task, max(limits), "off", **SAMPLING)
         assert cut_off is not None
         for limit in limits:
-            of_fits = {"off": cut_off, "exact": texts(task, limit, "exact"), "on": texts(task, limit, "on")}
+            of_fits = {
+                "off": cut_off,
+                "exact": texts(task, limit, "exact", **SAMPLING),
+                "on": texts(task, limit, "on", **SAMPLING),
+                GREEDY: texts(once, limit, "on"),
+            }
             for fit, result in of_fits.items():
                 if of_fits["on"] is None or result is None:
                     continue
                 row = {"kind": task.name, "limit": limit, "fit": fit, "model": directory.name}
-                row |= judged(task, result, limit) | {"fitted": sum(result.fitted)}
+                row |= judged(once if fit == GREEDY else task, result, limit) | {"fitted": sum(result.fitted)}
                 results.add(row)
                 print(
-                    f"{task.name:<12}{limit:4} tokens, fit {fit:<6}{row['whole']:3} of {row['texts']} whole, "
+                    f"{task.name:<12}{limit:4} tokens, fit {fit:<10}{row['whole']:3} of {row['texts']} whole, "
                     f"{row['right_fields']:3} of {row['fields']} fields right",
                     flush=True,
                 )

@@ -82,6 +82,13 @@ class Task:
     chats: list[Chat]
     answers: list[Any]
 
+    def once(self) -> "Task":
+        """The same with each prompt once."""
+        firsts = [i for i, chat in enumerate(self.chats) if chat not in self.chats[:i]]
+        return dataclasses.replace(
+            self, chats=[self.chats[i] for i in firsts], answers=[self.answers[i] for i in firsts]
+        )
+
 
 def tasks(num_texts: int) -> Iterator[Task]:
     for kind in (kind for kinds in SETS.values() for kind in kinds):

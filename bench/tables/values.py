@@ -69,16 +69,22 @@ def limits_table() -> str:
     of_case: dict[tuple[str, int], dict[str, Row]] = {}
     for row in rows:
         of_case.setdefault((row["kind"], row["limit"]), {})[row["fit"]] = row
+    fits = [*dict.fromkeys(row["fit"] for row in rows)]
     groups = {
         f"{limit} tokens": [case for (_, n), case in of_case.items() if n == limit]
         for limit in sorted({row["limit"] for row in rows})
     }
     groups["tight"] = [case for case in of_case.values() if 2 * case["off"]["whole"] <= case["off"]["texts"]]
     cells = [
-        [name, str(len(cases)), *_shares(cases, "whole", "texts"), *_shares(cases, "right_fields", "fields")]
+        [
+            name,
+            str(len(cases)),
+            *_shares(cases, fits, "whole", "texts"),
+            *_shares(cases, fits, "right_fields", "fields"),
+        ]
         for name, cases in groups.items()
     ]
-    whole, right = [f"whole, {fit}" for fit in _FITS], [f"fields right, {fit}" for fit in _FITS]
+    whole, right = [f"whole, {fit}" for fit in fits], [f"fields right, {fit}" for fit in fits]
     about = f"{rows[0]['texts']} texts of each constraint that the limit can hold, T = 0.7, {_model(rows[0])}."
     return markdown(["", "constraints", *whole, *right], cells) + provenance("limits", "cpu", about)
 
@@ -102,10 +108,10 @@ def limits_vllm_table() -> str:
     return markdown(head, cells) + provenance("limits_vllm", "cpu", about)
 
 
-_FITS = ("off", "exact", "on")
-
-
-def _shares(cases: list[dict[str, Row]], part: str, whole: str) -> list[str]:
+def _shares(cases: list[dict[str, Row]], fits: list[str], part: str, whole: str) -> list[str]:
     """The share of a part in a whole, for each fit."""
-    total = sum(case["on"][whole] for case in cases)
-    return [f"{sum(case[fit][part] for case in cases) / total:.1%}" if total else "" for fit in _FITS]
+    totals = [sum(case[fit][whole] for case in cases) for fit in fits]
+    return [
+        f"{sum(case[fit][part] for case in cases) / total:.1%}" if total else ""
+        for fit, total in zip(fits, totals, strict=True)
+    ]

@@ -24,9 +24,7 @@ constexpr uint32_t kFreeRow = kNoState - 1;  // in the place of a state
 // In the place of a state, for rows of a reasoning: it goes on with any token that does not
 // end the text, or has to end, and the token that comes next is added to the number.
 constexpr uint32_t kReasoningGoesOn = 3u << 30, kReasoningEnds = kReasoningGoesOn + 1;
-inline bool is_of_reasoning(uint32_t state) {
-  return state >= kReasoningGoesOn && state < kReasoningEnds + (1u << 29);
-}
+inline bool is_of_reasoning(uint32_t state) { return state >= kReasoningGoesOn && state < kReasoningEnds + (1u << 29); }
 
 // The matcher of one request: it accepts tokens, rolls them back, fills masks and looks
 // ahead along drafts. This class has the parts that all kinds of grammars share: stop
