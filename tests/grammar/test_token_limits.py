@@ -183,6 +183,38 @@ def test_text_ends_within_its_limit_where_the_end_depends_on_what_has_come(name,
         assert text_within(grammar, grammar.matcher.num_needed + extra, rng) is not None, extra
 
 
+# Grammars with a lexer, and tokens. In the first a lexeme that has begun needs more; in
+# the second a text meets several searches for its end.
+LEXED = {
+    "begun lexeme": (
+        'start: "((" start | start ") " r1 | " "\nr1: " )" | ("()")*',
+        ["(( ", "()", ") ", ") (", ") )  )", "))", " )", " ) ", "  ", " ()(", " ())"],
+    ),
+    "several searches": (
+        'start: r3 r3 | T1 T0\nr1: T2 (r3){0,2} | T1 r3 | ("\\n")* "," T2\nr3: T2 | (r1){2} r3 | T2 (/[\\n,]/)*\n'
+        'T0: (",")+ ",\\n\\n"\nT1: ("\\n"){1,3} & /[\\n,]/ | ",,\\n"\nT2: ",,\\n"',
+        [
+            token.replace("n", "\n")
+            for token in "nn nnn nnn, nnn,,, nn,, n, n,n n,nn n,n, n,, n,,n n,,n,n n,,,, ,n ,nn ,nn, ,n,n, ,,n".split()
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEXED)
+def test_texts_of_grammars_with_a_lexer_end_within_their_limits(name):
+    lark, longer = LEXED[name]
+    vocabulary = vocabulary_of([*(character.encode() for character in "(), \n"), *map(str.encode, longer)])
+    for seed in range(30):
+        compiled = compile_or_none(
+            BackendSet(vocabulary, StructuredOutputsConfig()), StructuredOutputsParams(grammar=lark)
+        )
+        rng = random.Random(seed)
+        for _ in range(6):
+            limit = compiled.grammar.matcher.num_needed + rng.choice([0, 0, 1, 2, 4])
+            assert text_within(compiled.grammar, limit, rng, vocabulary) is not None, (seed, limit)
+
+
 def least_by_search(grammar, vocabulary: Vocabulary, most: int) -> int:
     """The least number of tokens to the end, the stop token included, by a
     breadth-first search over configurations."""

@@ -21,6 +21,19 @@ void visit_parses(const Configuration& config, Visit visit) {
 
 }  // namespace
 
+void GrammarCosts::note(const LexerConfiguration& config, const Searched& found) {
+  uint32_t number = searched_numbers_.find(config.node, config.lexer_state);
+  if (number == PairTable::kMissing) {
+    searched_numbers_.add(config.node, config.lexer_state, uint32_t(searched_.size()));
+    searched_.push_back(found);
+    return;
+  }
+  searched_[number] = found;  // which is less: tables without it may forbid the tokens of its path
+  uint32_t table = table_numbers_.find(config.node, config.lexer_state);
+  if (table != PairTable::kMissing) tables_[table] = nullptr;
+  combined_.clear();
+}
+
 StackEndings& GrammarCosts::endings() {
   auto cost_of_language = [this](uint32_t language) {
     engine::EmbeddedCache& cache = reader_.embedded().locked(reader_.embedded().current(language));
@@ -88,7 +101,8 @@ void GrammarCosts::take_over(const GrammarCosts& other, LexerConfiguration confi
       return each;
     };
     LexerConfiguration here = copy(config);
-    if (known(here) != nullptr) return;
+    const Searched* known_here = known(here);
+    if (known_here != nullptr && known_here->cost <= from->cost) return;
     note(here, {from->cost, copy(from->next)});
     config = from->next;
   }
@@ -171,7 +185,8 @@ void GrammarCosts::note_below(uint32_t trie_node, const LexerConfiguration& conf
 
 std::shared_ptr<const TokenCosts> GrammarCosts::alone(const LexerConfiguration& config, engine::Budget& budget) {
   uint32_t known = table_numbers_.find(config.node, config.lexer_state);
-  if (known != PairTable::kMissing) return tables_[known];
+  bool is_kept = known != PairTable::kMissing;
+  if (is_kept && tables_[known] != nullptr) return tables_[known];
   row_.resize(vocabulary_->row_words());
   fill_(config, row_.data());
   after_.assign(vocabulary_->size(), kUnknownCost);
@@ -184,6 +199,7 @@ std::shared_ptr<const TokenCosts> GrammarCosts::alone(const LexerConfiguration& 
     }
   }
   std::shared_ptr<const TokenCosts> table = this->table(cost_of(config, budget));
+  if (is_kept) return tables_[known] = table;
   if (bytes_ > kMaxBytes) return table;
   table_numbers_.add(config.node, config.lexer_state, uint32_t(tables_.size()));
   tables_.push_back(table);

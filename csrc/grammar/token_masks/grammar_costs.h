@@ -48,7 +48,8 @@ class GrammarCosts {
   engine::CostTable token_costs(const Configuration& config, engine::Budget& budget);
 
   // Copies the cost of a configuration from another object of the same grammar, and those along
-  // its ending, so that it still ends in time. `copied(node)` returns the copy of a node.
+  // its ending, unless lower ones are known, so that it still ends in time. `copied(node)`
+  // returns the copy of a node.
   void take_over(const GrammarCosts& other, LexerConfiguration config, const std::function<GssNode(GssNode)>& copied);
 
   size_t memory_bytes() const {
@@ -80,10 +81,7 @@ class GrammarCosts {
     uint32_t number = searched_numbers_.find(config.node, config.lexer_state);
     return number == PairTable::kMissing ? nullptr : &searched_[number];
   }
-  void note(const LexerConfiguration& config, const Searched& found) {
-    searched_numbers_.add(config.node, config.lexer_state, uint32_t(searched_.size()));
-    searched_.push_back(found);
-  }
+  void note(const LexerConfiguration& config, const Searched& found);  // new, or with less cost than before
   uint32_t cost_of(const LexerConfiguration& config, engine::Budget& budget);
   uint32_t cost_of(const EmbeddedParse& parse, engine::Budget& budget);
   uint32_t searched_cost(const LexerConfiguration& config, engine::Budget& budget);

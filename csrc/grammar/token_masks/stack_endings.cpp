@@ -8,11 +8,12 @@ using engine::Ending;
 
 namespace {
 
-// The bytes of the shortest lexeme, and one that separates it from the next.
-uint32_t cost_of_lexeme(const engine::Automaton& automaton) {
-  std::vector<uint32_t> states = {0}, lengths(automaton.num_states(), kNone);
+// The bytes of the shortest lexeme, or its rest from a state on, and one that separates it
+// from the next.
+uint32_t cost_of_lexeme(const engine::Automaton& automaton, uint32_t from = 0) {
+  std::vector<uint32_t> states = {from}, lengths(automaton.num_states(), kNone);
   if (lengths.empty()) return kNone;
-  lengths[0] = 0;
+  lengths[from] = 0;
   for (size_t i = 0; i < states.size(); ++i) {
     if (automaton.accepts(states[i])) return lengths[states[i]] + 1;
     for (const engine::Edge* edge = automaton.begin(states[i]); edge < automaton.end(states[i]); ++edge) {
@@ -63,6 +64,19 @@ void StackEndings::visit_edges(uint32_t state, Visit visit) const {
   visit_others(network_, state, visit);
 }
 
+// Visits the bytes that a symbol may begin with: itself, or those of a terminal.
+template <typename Visit>
+void StackEndings::visit_first_bytes(uint32_t symbol, Visit visit) const {
+  if (!network_.has_lexer()) {
+    if (symbol < 256) visit(uint8_t(symbol));
+  } else if (symbol < network_.terminals().size()) {
+    const engine::Automaton& automaton = network_.terminals()[symbol].automaton;
+    for (const engine::Edge* edge = automaton.begin(0); edge < automaton.end(0); ++edge) {
+      for (uint32_t byte = edge->first; byte <= edge->last; ++byte) visit(uint8_t(byte));
+    }
+  }
+}
+
 // A symbol replaces the top of a stack by another state, or returns to a state below; then
 // calls put other tops above. Each of these may add bytes.
 uint32_t StackEndings::computed_growth() const {
@@ -83,7 +97,7 @@ uint32_t StackEndings::computed_growth() const {
     add_calls(state);
     above_return = std::max(above_return, above[state]);
   }
-  uint32_t of_byte[256] = {}, of_other = 0;
+  uint32_t of_byte[256] = {}, of_symbol = 0;
   for (uint32_t state = 0; state < network_.num_states(); ++state) {
     if (least_[state] == kNone) continue;
     visit_edges(state, [&](uint32_t symbol, uint32_t next) {
@@ -91,19 +105,26 @@ uint32_t StackEndings::computed_growth() const {
       uint32_t after = least_[next] + above[next];
       if (network_.is_accepting(next)) after = std::max(after, above_return);
       uint32_t growth = after > least_[state] ? after - least_[state] : 0;
-      uint32_t& most = !network_.has_lexer() && symbol < 256 ? of_byte[symbol] : of_other;
-      most = std::max(most, growth);
+      of_symbol = std::max(of_symbol, growth);
+      visit_first_bytes(symbol, [&](uint8_t byte) { of_byte[byte] = std::max(of_byte[byte], growth); });
     });
   }
-  if (network_.has_lexer()) return kLexemesOfToken * of_other;
   std::vector<uint32_t> sums(vocabulary_.max_depth() + 1, 0);
-  uint32_t most = of_other;
+  uint32_t of_token = 0;  // of all symbols that begin in one
   vocabulary_.visit_below(engine::VocabularyTrie::kRoot, [&](uint32_t, uint8_t byte, uint32_t depth) {
     sums[depth + 1] = sums[depth] + of_byte[byte];
-    most = std::max(most, sums[depth + 1]);
+    of_token = std::max(of_token, sums[depth + 1]);
     return true;
   });
-  return most;
+  if (!network_.has_lexer()) return std::max(of_symbol, of_token);
+  uint32_t of_lexeme = 0;  // what completes the one that the token leaves unfinished
+  for (const Terminal& terminal : network_.terminals()) {
+    for (uint32_t state = 0; state < terminal.automaton.num_states(); ++state) {
+      uint32_t cost = cost_of_lexeme(terminal.automaton, state);
+      if (cost != kNone) of_lexeme = std::max(of_lexeme, cost);
+    }
+  }
+  return of_symbol + of_token + of_lexeme;  // the first symbol may have begun before the token
 }
 
 const std::vector<StackEndings::Part>& StackEndings::parts(uint32_t state) {

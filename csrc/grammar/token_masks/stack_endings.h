@@ -27,8 +27,8 @@ class StackEndings {
   // The bytes to the end of the costliest of the stacks.
   uint32_t most(GssNode node) { return known(node).most; }
 
-  // The bytes that any token may add to most(), at most; with a lexer, that few lexemes may
-  // add.
+  // The bytes that any token may add to most(), at most, and with a lexer those that complete
+  // its last lexeme.
   uint32_t growth() const { return growth_; }
 
   size_t memory_bytes() const {
@@ -46,8 +46,6 @@ class StackEndings {
     const engine::Ending* ending = nullptr;
     uint32_t most = kNone;  // kNone: not known
   };
-  static constexpr uint32_t kLexemesOfToken = 4;
-
   uint32_t cost(uint32_t symbol) const;
   uint32_t computed_growth() const;
   const Known& known(GssNode node);
@@ -55,6 +53,8 @@ class StackEndings {
   // Visits (symbol, target) of the edges of a state, plain characters first.
   template <typename Visit>
   void visit_edges(uint32_t state, Visit visit) const;
+  template <typename Visit>
+  void visit_first_bytes(uint32_t symbol, Visit visit) const;
 
   const Network& network_;
   const Stacks& stacks_;
