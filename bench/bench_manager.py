@@ -39,6 +39,7 @@ from structout.grammar.vocabulary import Vocabulary
 
 AUTO = "structout auto"  # with the engine that it chooses; "structout" uses xgrammar, as vLLM does
 FILL_THREADS = min(8, os.cpu_count() or 1)
+AUTO_WITHIN_LIMITS = f"{AUTO}, limits far away"
 AUTO_ON_THREADS = f"structout auto, {FILL_THREADS} threads"
 # The peers bound no whitespace, and masks are compared.
 CONFIG = StructuredOutputsConfig(max_whitespace=None, fill_threads=1)
@@ -205,6 +206,7 @@ def time_steps(
         peers: dict[str, Peer] = {
             "structout": Structout(by_xgrammar, "xgrammar"),
             AUTO: Structout(manager(CONFIG), "auto"),
+            AUTO_WITHIN_LIMITS: Structout(manager(CONFIG), "auto", max_tokens=100_000),
             "bare fills": BareBackend(by_xgrammar.vocabulary, num_requests * (1 + num_drafts)),
         }
         if FILL_THREADS > 1:

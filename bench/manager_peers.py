@@ -39,17 +39,21 @@ class Structout(Peer):
     """
     Args:
         prefix: a prefix of request ids, so that two instances may share a manager.
+        max_tokens: the limit of each request.
     """
 
-    def __init__(self, manager: StructuredOutputManager, backend: str, prefix: str = ""):
+    def __init__(
+        self, manager: StructuredOutputManager, backend: str, prefix: str = "", max_tokens: int | None = None
+    ):
         self._manager = manager
         self._backend = backend
         self._prefix = prefix
+        self._max_tokens = max_tokens
 
     def start(self, request_id: str, constraint: Mapping[str, Any], token_ids: Sequence[int]) -> bool:
         name = self._prefix + request_id
         params = StructuredOutputsParams(**constraint, backend=self._backend)
-        self._manager.add_request(name, params, output_token_ids=token_ids)
+        self._manager.add_request(name, params, output_token_ids=token_ids, max_tokens=self._max_tokens)
         try:
             self._manager.wait_ready(name)
         except structout.GrammarError:
