@@ -82,11 +82,14 @@ class TokenCosts {
     }
     std::vector<uint32_t> kept;
     for (auto other = others_.begin(); other < first_above; ++other) {
-      if (row.allows(other->second)) kept.push_back(other->second);
+      if (!row.allows(other->second)) continue;
+      kept.push_back(other->second);
+      row.set(other->second, false);
     }
+    has_changed = row.allows_any();
     row.write(kNoTokens);
     for (uint32_t token : kept) row.set(token, true);
-    return true;
+    return has_changed;
   }
 
   // Writes the cost after each token of the vocabulary.

@@ -123,12 +123,41 @@ def walks(kind: str, seed: str, num_walks: int = NUM_WALKS) -> Walked:
     return walked
 
 
-@pytest.mark.parametrize("kind", ["schemas", "patterns", "grammars", "lexed grammars", "tags", "tags of schemas"])
+KINDS = ["schemas", "patterns", "grammars", "lexed grammars", "tags", "tags of schemas"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_texts_of_random_constraints_end_within_their_limits(kind):
     walked = walks(kind, kind)
     assert not walked.late, f"{len(walked.late)} of {walked.count}, such as {walked.late[0]}"
     assert len(walked.unknown) * 100 <= walked.count, walked.unknown[0]
     assert len(walked.failed) * 100 <= walked.count, walked.failed[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_was_narrowed_is_true_once_a_mask_has_lost_a_token(kind):
+    rng = random.Random(kind)
+    outcomes = set()
+    for _ in range(60):
+        params, vocabulary = random_constraint(kind, rng)
+        compiled = compile_or_none(BackendSet(vocabulary, StructuredOutputsConfig()), params)
+        if compiled is None or compiled.grammar.matcher.num_needed is None:
+            continue
+        free, limited = compiled.grammar.fork(), compiled.grammar.fork()
+        max_tokens = limited.matcher.num_needed + rng.choice([2, 8, 40, 120])
+        limited.matcher.end_within(max_tokens)
+        has_lost = False
+        for _ in range(max_tokens):
+            choices = allowed(mask_of(limited, vocabulary))
+            has_lost = has_lost or len(choices) < len(allowed(mask_of(free, vocabulary)))
+            assert limited.matcher.was_narrowed == has_lost, params
+            if len(choices) == 0 or limited.is_terminated():
+                break
+            tokens = [int(rng.choice(choices))]
+            assert free.accept_tokens("", tokens)
+            assert limited.accept_tokens("", tokens)
+        outcomes.add(has_lost)
+    assert outcomes == {False, True}
 
 
 STRING = {"type": "string"}
