@@ -92,7 +92,7 @@ def main() -> None:
                 if of_fits["on"] is None or result is None:
                     continue
                 row = {"kind": task.name, "limit": limit, "fit": fit, "model": directory.name}
-                row |= judged(once if fit == GREEDY else task, result, limit) | {"fitted": sum(result.fitted)}
+                row |= judged(once if fit == GREEDY else task, result, limit)
                 results.add(row)
                 print(
                     f"{task.name:<12}{limit:4} tokens, fit {fit:<10}{row['whole']:3} of {row['texts']} whole, "
