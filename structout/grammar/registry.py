@@ -3,6 +3,7 @@ which a request may name."""
 
 import hashlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -111,6 +112,7 @@ class BackendSet:
             GrammarError: the constraint is malformed or impossible, or the backend does
                 not enforce all of it.
         """
+        begin = time.thread_time()
         if self._is_destroyed:
             raise _closed()
         name = _name(constraint)
@@ -118,7 +120,7 @@ class BackendSet:
         # Nobody knows which formats another engine enforces.
         unread_formats = compiled.annotations if name == NATIVE else tuple(_formats(constraint))
         self._check_formats(name, constraint, unread_formats)
-        return replace(compiled, backend_name=name)
+        return replace(compiled, backend_name=name, cpu_seconds=time.thread_time() - begin)
 
     def check(self, constraint: Constraint) -> tuple[str, ...]:
         """Find out what ``compile`` would refuse, without the vocabulary and within
