@@ -21,7 +21,6 @@ from structout.masks.batch import MaskBatch
 from structout.scheduler.compile_pool import CompilePool
 from structout.scheduler.decoding_step import Bounds, DecodingSteps, Drafts, Trees
 from structout.scheduler.process_lock import ProcessLock
-from structout.scheduler.refusals import Refusal, explain_refusal
 from structout.scheduler.requests import (
     GrammarStatus,
     OnSettled,
@@ -482,24 +481,6 @@ class StructuredOutputManager:
         """``accept_tokens`` for many requests. The result is False for unknown ids."""
         with self._lock_grammars():
             return self._steps.accept(token_ids)
-
-    def explain_refusal(self, request_id: str, token_ids: Sequence[int]) -> Refusal | None:
-        """Find the first of ``token_ids`` that the request does not allow, and what it
-        allows instead. The request does not advance.
-
-        Args:
-            request_id: a request of this manager, at the position at which
-                :meth:`accept_tokens` has refused the tokens.
-            token_ids: the tokens.
-
-        Returns:
-            None if all tokens are allowed.
-
-        Raises:
-            StructOutError: the request is not READY.
-        """
-        with self._lock_grammars():
-            return explain_refusal(self._grammar(request_id), self.vocabulary, token_ids)
 
     def validate_tokens(self, request_id: str, token_ids: Sequence[int]) -> list[int]:
         """The longest prefix of ``token_ids`` that the grammar allows. The request does
