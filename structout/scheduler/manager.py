@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -161,12 +161,12 @@ class StructuredOutputManager:
             an error for each constraint, None where it compiled.
         """
         self._backends.prepare()
-        remaining, errors = list(constraints), []
+        remaining, errors = list(constraints), list[GrammarError | None]()
         # Stay well below the queue limits, which are meant for clients.
         window = max(1, self.config.queue_size // 2)
         for first in range(0, len(remaining), window):
-            for compilation in [self._compile_ahead(params) for params in remaining[first : first + window]]:
-                errors.append(_error_within(timeout, compilation))
+            compilations = [self._compile_ahead(params) for params in remaining[first : first + window]]
+            errors += [_error_within(timeout, compilation) for compilation in compilations]
         return errors
 
     def status(self, request_id: str) -> GrammarStatus:
@@ -584,13 +584,11 @@ class StructuredOutputManager:
 
     # -- private -----------------------------------------------------------------------
 
-    def _compile_ahead(self, params: StructuredOutputsParams) -> Future[CompiledConstraint]:
+    def _compile_ahead(self, params: StructuredOutputsParams) -> Future[CompiledConstraint] | GrammarError:
         try:
             return self._compiler.submit(params.constraint(self.config))
         except GrammarError as error:
-            failed: Future[CompiledConstraint] = Future()
-            failed.set_exception(error.copy())
-            return failed
+            return error.copy()
 
     def _lock_grammars(self) -> threading.RLock:
         """Wait for the steps of earlier calls, and return the lock of the grammars."""
@@ -614,15 +612,15 @@ class StructuredOutputManager:
             return self._steps.fill(*given)
 
 
-def _error_within(timeout: float | None, compilation: Future[CompiledConstraint]) -> GrammarError | None:
+def _error_within(timeout: float | None, compilation: Future[CompiledConstraint] | GrammarError) -> GrammarError | None:
+    if isinstance(compilation, GrammarError):
+        return compilation
     try:
-        error = compilation.exception(timeout)
+        return cast(GrammarError | None, compilation.exception(timeout))
     except CancelledError as cancelled:
         raise StructOutError("the manager was closed") from cancelled
     except TimeoutError:
         return GrammarTimeoutError(f"still compiling after {timeout} s")
-    assert error is None or isinstance(error, GrammarError)
-    return error
 
 
 def _copied(tokens: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:

@@ -85,8 +85,7 @@ class Request:
         slot: a small integer, unique among live requests.
         on_settled: called when the request becomes READY or FAILED, the first time.
         status: WAITING until its constraint has compiled or failed.
-        grammar: the request's position in its constraint; None unless it is READY. Set
-            after all other fields, because a step may read it at once.
+        grammar: the request's position in its constraint; None unless it is READY.
         compiled: the constraint, once it has compiled.
         error: why the request FAILED.
         is_removed: True once it has left the table.
@@ -237,9 +236,10 @@ class RequestTable:
                 error.request_id = request.request_id
             elif request.compiled is not None:
                 self.num_served[request.compiled.backend_name] += 1
-            request.status = GrammarStatus.READY if error is None else GrammarStatus.FAILED
             request.error, request.grammar = error, grammar
             self.matchers[request.request_id] = None if grammar is None else grammar.matcher
+            # Last: others read it without the lock.
+            request.status = GrammarStatus.READY if error is None else GrammarStatus.FAILED
             self._changes.pop(request.request_id, None)  # it moves to the end
             self._changes[request.request_id] = None
             on_settled, request.on_settled = request.on_settled, None
