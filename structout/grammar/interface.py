@@ -270,14 +270,7 @@ class StructuredOutputBackend(ABC):
 
     Args:
         vocabulary: the token ids of the model.
-
-    Attributes:
-        saved_kinds: the kinds of constraint that are saved in ``config.cache_dir``, by
-            ``serialize`` and ``load_grammar``. It should load them faster than it
-            compiles them.
     """
-
-    saved_kinds: frozenset[StructuredOutputOptions] = frozenset()
 
     def __init__(self, vocabulary: Vocabulary):
         self.vocabulary = vocabulary
@@ -317,17 +310,6 @@ class StructuredOutputBackend(ABC):
                 message = f"{type(self).__name__} takes no {option}"
                 raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
         return CompiledConstraint(self.compile_grammar(constraint.kind, constraint.spec, stop_token_ids))
-
-    def serialize(self, grammar: StructuredOutputGrammar) -> bytes | None:
-        """Turn what a grammar was compiled into into bytes. None if that cannot be."""
-        return None
-
-    def load_grammar(
-        self, constraint: Constraint, serialized: bytes, stop_token_ids: Sequence[int] | None = None
-    ) -> CompiledConstraint:
-        """Do what ``compile`` does, from the bytes that ``serialize`` returned in this
-        process or another."""
-        raise NotImplementedError(f"{type(self).__name__} cannot load what was serialized")
 
     def fill_bitmask_batch(
         self, grammars: Sequence[StructuredOutputGrammar], bitmask: torch.Tensor, rows: Sequence[int]

@@ -1,21 +1,17 @@
 """The engines that compile constraints: structout's own, xgrammar and registered ones,
 which a request may name."""
 
-import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar, cast
 
-from structout._version import __version__
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.limits import check_num_tokens
 from structout.constraints.params import Constraint, StructuredOutputOptions, StructuredOutputsParams
 from structout.errors import GrammarError, GrammarErrorKind
-from structout.grammar.compiled_files import CompiledFiles
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend
 from structout.grammar.native.backend import NativeBackend
@@ -25,7 +21,6 @@ BackendFactory = Callable[[Vocabulary, StructuredOutputsConfig, "CanonicalTokeni
 
 _AUTO = "auto"
 NATIVE = "native"  # the name of structout's own backend
-_MAX_SERIALIZED = 16 << 20  # bytes; compiling again is faster than reading more
 
 
 def _make_xgrammar(
@@ -78,8 +73,6 @@ class BackendSet:
         self._config = config
         self._canonical_tokenizer = _Lazy(partial(_canonical_tokenizer, tokenizer, vocabulary))
         self._backends = {name: _Lazy(partial(self._make, make)) for name, make in _factories.items()}
-        self._files = CompiledFiles(config.cache_dir, config.cache_dir_bytes) if config.cache_dir is not None else None
-        self._file_context = _Lazy(partial(_file_context, vocabulary, config))
         self._is_destroyed = False
 
     @property
@@ -116,7 +109,7 @@ class BackendSet:
         if self._is_destroyed:
             raise _closed()
         name = _name(constraint)
-        compiled = self._loaded_or_compiled(name, constraint, stop_token_ids)
+        compiled = self.backend(name).compile(constraint, stop_token_ids)
         # Nobody knows which formats another engine enforces.
         unread_formats = compiled.annotations if name == NATIVE else tuple(_formats(constraint))
         self._check_formats(name, constraint, unread_formats)
@@ -160,29 +153,6 @@ class BackendSet:
 
     def _make(self, make: BackendFactory) -> StructuredOutputBackend:
         return make(self._vocabulary, self._config, self.canonical_tokenizer())
-
-    def _loaded_or_compiled(
-        self, name: str, constraint: Constraint, stop_token_ids: Sequence[int] | None
-    ) -> CompiledConstraint:
-        backend = self.backend(name)
-        if self._files is None or constraint.kind not in backend.saved_kinds:
-            return backend.compile(constraint, stop_token_ids)
-        key = self._file_key(name, constraint)
-        serialized = self._files.load(key)
-        if serialized is not None:
-            with suppress(GrammarError, ValueError):  # of another version of the engine
-                return backend.load_grammar(constraint, serialized, stop_token_ids)
-        compiled = backend.compile(constraint, stop_token_ids)
-        serialized = backend.serialize(compiled.grammar)
-        if serialized is not None and len(serialized) <= _MAX_SERIALIZED:
-            self._files.save(key, serialized)
-        return compiled
-
-    def _file_key(self, name: str, constraint: Constraint) -> bytes:
-        """A hash of all that a compiled constraint depends on."""
-        options = constraint.whitespace_pattern, constraint.lenient, constraint.key_order, constraint.schemas
-        parts = name, constraint.kind, constraint.spec, *options, constraint.additional_properties
-        return hashlib.sha256(self._file_context.get() + repr(parts).encode()).digest()
 
     def _check_formats(self, name: str, constraint: Constraint, unread_formats: Sequence[str]) -> None:
         rule = constraint.formats or self._config.formats
@@ -269,12 +239,6 @@ def _formats(constraint: Constraint) -> Iterator[str]:
 
 def _canonical_tokenizer(tokenizer: Any, vocabulary: Vocabulary) -> CanonicalTokenizer | None:
     return None if tokenizer is None else CanonicalTokenizer(tokenizer, vocabulary)
-
-
-def _file_context(vocabulary: Vocabulary, config: StructuredOutputsConfig) -> bytes:
-    """A hash of what is the same for all compiled constraints of a manager."""
-    options = config.any_whitespace, config.max_whitespace, config.key_order, config.additional_properties
-    return hashlib.sha256(repr((__version__, vocabulary, options)).encode()).digest()
 
 
 def _closed() -> GrammarError:

@@ -51,12 +51,6 @@ class NativeBackend(StructuredOutputBackend):
         ImportError: the engine was not built for this version of Python.
     """
 
-    # They compile within their limits, so they need no other process. A schema compiles
-    # faster than it could be loaded.
-    saved_kinds = frozenset(
-        {StructuredOutputOptions.REGEX, StructuredOutputOptions.CHOICE, StructuredOutputOptions.GRAMMAR}
-    )
-
     def __init__(
         self,
         vocabulary: Vocabulary,
@@ -218,14 +212,6 @@ class NativeBackend(StructuredOutputBackend):
                     raise (error if tag is None else error.inside(f"the tag {tag!r}")) from None
                 automaton = None if constraint.tag_schemas else rules.automaton()
                 return CompiledGrammar(rules, self.vocabulary) if automaton is None else automaton
-
-    def serialize(self, grammar: StructuredOutputGrammar) -> bytes | None:
-        return grammar.index.automaton.serialize() if isinstance(grammar, FsmGrammar) else None
-
-    def load_grammar(
-        self, constraint: Constraint, serialized: bytes, stop_token_ids: Sequence[int] | None = None
-    ) -> CompiledConstraint:
-        return CompiledConstraint(self._grammar(constraint, Automaton.deserialize(serialized), stop_token_ids))
 
     def fill_bitmask_batch(
         self, grammars: Sequence[StructuredOutputGrammar], bitmask: torch.Tensor, rows: Sequence[int]

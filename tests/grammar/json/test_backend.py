@@ -469,14 +469,6 @@ def test_refused_schema_is_refused_with_the_place():
     assert (refused.value.kind, refused.value.pointer) == (GrammarErrorKind.UNSUPPORTED, "#/properties/a/pattern")
 
 
-def test_cache_dir_keeps_no_schemas(tmp_path):
-    backends = BackendSet(VOCABULARY, StructuredOutputsConfig(cache_dir=str(tmp_path)))
-    backends.compile(constraint_of(OBJECT))
-    assert list(tmp_path.iterdir()) == []
-    backends.compile(StructuredOutputsParams(regex="a+").constraint())
-    assert len(list(tmp_path.iterdir())) == 1
-
-
 # -- formats ------------------------------------------------------------------------
 
 
