@@ -5,8 +5,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
-from typing import Any, Generic, TypeVar, cast
+from functools import lru_cache
+from typing import Any, cast
 
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.limits import check_num_tokens
@@ -71,28 +71,43 @@ class BackendSet:
     def __init__(self, vocabulary: Vocabulary, config: StructuredOutputsConfig, tokenizer: Any = None):
         self._vocabulary = vocabulary
         self._config = config
-        self._canonical_tokenizer = _Lazy(partial(_canonical_tokenizer, tokenizer, vocabulary))
-        self._backends = {name: _Lazy(partial(self._make, make)) for name, make in _factories.items()}
+        self._tokenizer = tokenizer
+        self._factories = dict(_factories)
+        self._lock = threading.RLock()  # guards the fields below
+        self._canonical_tokenizer: CanonicalTokenizer | None = None
+        self._backends: dict[str, StructuredOutputBackend] = {}  # those that were needed
         self._is_destroyed = False
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the backends."""
-        return tuple(self._backends)
+        return tuple(self._factories)
 
     def prepare(self) -> None:
         """Make the backend that serves requests which name none."""
-        self._backends[NATIVE].get()
+        self.backend(NATIVE)
 
     def canonical_tokenizer(self) -> CanonicalTokenizer | None:
         """The tokenizer that all backends share, or None."""
-        return self._canonical_tokenizer.get()
+        with self._lock:
+            if self._canonical_tokenizer is None and self._tokenizer is not None:
+                self._canonical_tokenizer = CanonicalTokenizer(self._tokenizer, self._vocabulary)
+            return self._canonical_tokenizer
 
     def backend(self, name: str) -> StructuredOutputBackend:
         """The backend of that name. Raises ``GrammarError`` if there is none, or after
         ``destroy``."""
+        backend = self._backends.get(name)
+        if backend is not None:
+            return backend
         self._check_name(name)
-        return self._backends[name].get()
+        with self._lock:
+            if self._is_destroyed:
+                raise GrammarError("the manager is closed", kind=GrammarErrorKind.CLOSED)
+            if name not in self._backends:
+                make = self._factories[name]
+                self._backends[name] = make(self._vocabulary, self._config, self.canonical_tokenizer())
+            return self._backends[name]
 
     def compile(self, constraint: Constraint, stop_token_ids: Sequence[int] | None = None) -> CompiledConstraint:
         """Compile a constraint with the backend that it names.
@@ -106,8 +121,6 @@ class BackendSet:
                 not enforce all of it.
         """
         begin = time.thread_time()
-        if self._is_destroyed:
-            raise _closed()
         name = _name(constraint)
         compiled = self.backend(name).compile(constraint, stop_token_ids)
         # Nobody knows which formats another engine enforces.
@@ -141,18 +154,15 @@ class BackendSet:
     def destroy(self) -> None:
         """Release everything that was compiled. Every later call raises
         ``GrammarError``."""
-        self._is_destroyed = True
-        for lazy_backend in self._backends.values():
-            backend = lazy_backend.discard()
-            if backend is not None:
-                backend.destroy()
+        with self._lock:
+            self._is_destroyed = True
+            backends, self._backends = self._backends, {}
+        for backend in backends.values():
+            backend.destroy()
 
     def _check_name(self, name: str) -> None:
-        if name not in self._backends:
-            raise GrammarError(f"unknown backend {name!r}: the known ones are {', '.join([_AUTO, *self._backends])}")
-
-    def _make(self, make: BackendFactory) -> StructuredOutputBackend:
-        return make(self._vocabulary, self._config, self.canonical_tokenizer())
+        if name not in self._factories:
+            raise GrammarError(f"unknown backend {name!r}: the known ones are {', '.join([_AUTO, *self._factories])}")
 
     def _check_formats(self, name: str, constraint: Constraint, unread_formats: Sequence[str]) -> None:
         rule = constraint.formats or self._config.formats
@@ -235,39 +245,3 @@ def _formats(constraint: Constraint) -> Iterator[str]:
     """Yield JSON pointers to the formats of a JSON schema."""
     if constraint.kind is StructuredOutputOptions.JSON:
         yield from (f"#{pointer}/format" for pointer, node in constraint.nodes if "format" in node)
-
-
-def _canonical_tokenizer(tokenizer: Any, vocabulary: Vocabulary) -> CanonicalTokenizer | None:
-    return None if tokenizer is None else CanonicalTokenizer(tokenizer, vocabulary)
-
-
-def _closed() -> GrammarError:
-    return GrammarError("the manager is closed", kind=GrammarErrorKind.CLOSED)
-
-
-Made = TypeVar("Made")
-
-
-class _Lazy(Generic[Made]):
-    """A value made by the first thread that needs it, while others wait. It can be
-    discarded for good."""
-
-    def __init__(self, make: Callable[[], Made]):
-        self._make = make
-        self._made: Made | None = None
-        self._is_discarded = False
-        self._lock = threading.Lock()
-
-    def get(self) -> Made:
-        with self._lock:
-            if self._is_discarded:
-                raise _closed()
-            if self._made is None:
-                self._made = self._make()
-            return self._made
-
-    def discard(self) -> Made | None:
-        with self._lock:
-            self._is_discarded = True
-            made, self._made = self._made, None
-            return made
