@@ -215,9 +215,14 @@ class RequestTable:
         request.compilation = None
         if compilation.cancelled() or request.is_removed:
             return
-        outcome = cast(GrammarError | None, compilation.exception()) or start(compilation.result())
+        error = cast(GrammarError | None, compilation.exception())
+        if error is not None:
+            self.settle(request, error)
+            return
+        compiled = compilation.result()
+        outcome = start(compiled)
         if not isinstance(outcome, GrammarError):
-            request.compiled = compilation.result()
+            request.compiled = compiled
         self.settle(request, outcome)
 
     def settle(self, request: Request, outcome: StructuredOutputGrammar | GrammarError) -> None:
