@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, cast
-
-import torch
+from functools import partial
+from typing import cast
 
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import Constraint, StructuredOutputOptions
@@ -15,17 +14,16 @@ from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend, StructuredOutputGrammar
 from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
 from structout.grammar.native.compiled_grammar import CompiledGrammar
-from structout.grammar.native.extension import core, grammar_errors
+from structout.grammar.native.extension import grammar_errors
 from structout.grammar.native.grammar_context import GrammarContext
 from structout.grammar.native.grammars import ContextFreeGrammar, compile_grammar, parse_grammar
 from structout.grammar.native.json_schema import DEFAULT_FORM, CompiledSchema, JsonSchemaGrammar, TextForm
 from structout.grammar.native.lenient import without
-from structout.grammar.native.matcher import FsmGrammar
-from structout.grammar.native.native_grammar import NativeGrammar, mask_memory
 from structout.grammar.native.rules import RuleSet
 from structout.grammar.native.structural_tags import structural_tag_rules
+from structout.grammar.native.tag_arguments import add_schema
 from structout.grammar.native.tag_schemas import TagSchemas
-from structout.grammar.native.token_index import TokenIndex, vocabulary_trie
+from structout.grammar.native.token_index import FsmGrammar, TokenIndex, vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
 
 _CHECK_SECONDS = 0.05
@@ -35,6 +33,11 @@ _MAX_LEFT_OUT = 64  # keywords of a lenient schema
 _JSON_OBJECT = '{"type": "object"}'
 
 _Compiled = Automaton | CompiledSchema | CompiledGrammar
+_GRAMMARS: dict[type, type[StructuredOutputGrammar]] = {
+    CompiledSchema: JsonSchemaGrammar,
+    CompiledGrammar: ContextFreeGrammar,
+    TokenIndex: FsmGrammar,
+}
 
 
 class NativeBackend(StructuredOutputBackend):
@@ -74,7 +77,7 @@ class NativeBackend(StructuredOutputBackend):
 
     def compile_grammar(
         self, request_type: StructuredOutputOptions, grammar_spec: str, stop_token_ids: Sequence[int] | None = None
-    ) -> NativeGrammar:
+    ) -> StructuredOutputGrammar:
         """Compile a constraint as the interface specifies."""
         constraint = Constraint(request_type, grammar_spec)
         return self._grammar(constraint, self.compile_native(constraint), stop_token_ids)
@@ -127,7 +130,7 @@ class NativeBackend(StructuredOutputBackend):
             return parse_grammar(constraint.spec, limits, context)
         if constraint.kind is StructuredOutputOptions.STRUCTURAL_TAG:
             schemas = self._tag_schemas(constraint, limits)
-            rules = structural_tag_rules(constraint.value, limits, schemas.add, context, stops)
+            rules = structural_tag_rules(constraint.value, limits, partial(add_schema, schemas), context, stops)
         else:
             native = self.compile_native(constraint)
             rules = RuleSet("text", limits, is_labelled=True)
@@ -188,8 +191,6 @@ class NativeBackend(StructuredOutputBackend):
         stop_token_ids: Sequence[int] = (),
     ) -> _Compiled:
         kind = constraint.kind
-        if constraint.whitespace_pattern is not None and kind is not StructuredOutputOptions.JSON:
-            raise GrammarError(f"whitespace_pattern applies to json only, got a {kind.value} constraint")
         match kind:
             case StructuredOutputOptions.JSON | StructuredOutputOptions.JSON_OBJECT:
                 schema = constraint.spec if kind is StructuredOutputOptions.JSON else _JSON_OBJECT
@@ -206,22 +207,14 @@ class NativeBackend(StructuredOutputBackend):
             case StructuredOutputOptions.STRUCTURAL_TAG:
                 context = self._context(constraint, limits)
                 try:
-                    rules = structural_tag_rules(constraint.value, limits, schemas.add, context, stop_token_ids)
+                    rules = structural_tag_rules(
+                        constraint.value, limits, partial(add_schema, schemas), context, stop_token_ids
+                    )
                 except GrammarError as error:
                     tag = None if error.pointer is None else tag_around(constraint.value, error.pointer)
                     raise (error if tag is None else error.inside(f"the tag {tag!r}")) from None
                 automaton = None if constraint.tag_schemas else rules.automaton()
                 return CompiledGrammar(rules, self.vocabulary) if automaton is None else automaton
-
-    def fill_bitmask_batch(
-        self, grammars: Sequence[StructuredOutputGrammar], bitmask: torch.Tensor, rows: Sequence[int]
-    ) -> None:
-        """Fill rows as the interface specifies, in one native call.
-
-        It keeps Python's global lock unless a mask has to be computed.
-        """
-        address, row_bytes = mask_memory(bitmask, self.vocabulary.size, rows)
-        core().fill_batch(_matchers(grammars), address, row_bytes, rows)
 
     def destroy(self) -> None:
         """Do nothing: the backend keeps nothing that no grammar holds, except the
@@ -229,23 +222,14 @@ class NativeBackend(StructuredOutputBackend):
 
     def _grammar(
         self, constraint: Constraint, native: _Compiled, stop_token_ids: Sequence[int] | None
-    ) -> NativeGrammar:
+    ) -> StructuredOutputGrammar:
         self._refuse_empty(constraint, native)
         stops = self.vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
-        grammar: NativeGrammar
-        if isinstance(native, CompiledSchema):
-            grammar = JsonSchemaGrammar(native, self.vocabulary.size, stops, self._canonical_tokenizer)
-        elif isinstance(native, CompiledGrammar):
-            grammar = ContextFreeGrammar(native, self.vocabulary.size, stops, self._canonical_tokenizer)
-        else:
-            index = TokenIndex(native, self.vocabulary)
-            grammar = FsmGrammar(index, self.vocabulary.size, stops, self._canonical_tokenizer)
+        index = TokenIndex(native, self.vocabulary) if isinstance(native, Automaton) else native
+        grammar = _GRAMMARS[type(index)](index, self.vocabulary.size, stops, self._canonical_tokenizer)
         with grammar_errors():
             self._refuse_empty_language(grammar, constraint.kind)
         return grammar
-
-    def _allows_any(self, grammar: StructuredOutputGrammar) -> bool:
-        return bool(cast(NativeGrammar, grammar).matcher.allows_any())
 
     def _refuse_empty(self, constraint: Constraint, native: _Compiled) -> None:
         if not isinstance(native, CompiledSchema) and native.is_empty:  # CompiledSchema refuses by itself
@@ -282,10 +266,3 @@ def _unknown_formats(constraint: Constraint) -> Iterator[str]:
             yield from unknown_formats(schema.nodes, schema.pointer)
     else:
         yield from unknown_formats(constraint.nodes)
-
-
-def _matchers(grammars: Sequence[StructuredOutputGrammar]) -> list[Any]:
-    for grammar_class in set(map(type, grammars)):  # few classes: isinstance is slow for abstract ones
-        if not issubclass(grammar_class, NativeGrammar):
-            raise TypeError(f"expected grammars that NativeBackend compiled, got a {grammar_class.__name__}")
-    return [grammar.matcher for grammar in cast(Sequence[NativeGrammar], grammars)]

@@ -18,7 +18,7 @@ from structout.grammar.native import extension
 from structout.grammar.native.automaton import AutomatonLimits
 from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.json_schema import CompiledSchema, JsonSchemaGrammar, TextForm
-from structout.grammar.native.matcher import FsmGrammar
+from structout.grammar.native.token_index import FsmGrammar
 from structout.grammar.registry import BackendSet, check_params, register_backend
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
