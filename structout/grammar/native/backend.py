@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
 
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import Constraint, StructuredOutputOptions
@@ -32,12 +32,21 @@ _MAX_LEFT_OUT = 64  # keywords of a lenient schema
 
 _JSON_OBJECT = '{"type": "object"}'
 
-_Compiled = Automaton | CompiledSchema | CompiledGrammar
+_Language = Automaton | CompiledSchema | CompiledGrammar
 _GRAMMARS: dict[type, type[StructuredOutputGrammar]] = {
     CompiledSchema: JsonSchemaGrammar,
     CompiledGrammar: ContextFreeGrammar,
     TokenIndex: FsmGrammar,
 }
+
+
+class _Compiled(NamedTuple):
+    """What a constraint was compiled into, the parts of it that are not enforced, and
+    the formats that constrain nothing."""
+
+    language: _Language
+    weakened: tuple[str, ...] = ()
+    annotations: tuple[str, ...] = ()
 
 
 class NativeBackend(StructuredOutputBackend):
@@ -92,9 +101,8 @@ class NativeBackend(StructuredOutputBackend):
         """
         stops = self.vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
         compiled = self._compiled_leniently(constraint, self._limits, stops)
-        native, (weakened, annotations) = compiled[0], _not_enforced(constraint, *compiled)
-        grammar = self._grammar(constraint, native, stop_token_ids)
-        return CompiledConstraint(grammar, weakened=weakened, annotations=annotations)
+        grammar = self._grammar(constraint, compiled.language, stop_token_ids)
+        return CompiledConstraint(grammar, weakened=compiled.weakened, annotations=compiled.annotations)
 
     def check(self, constraint: Constraint) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Find out what ``compile`` would refuse, within milliseconds. A constraint
@@ -110,12 +118,12 @@ class NativeBackend(StructuredOutputBackend):
             if error.limit != "cpu_milliseconds":
                 raise
             return (), ()
-        self._refuse_empty(constraint, compiled[0])
-        return _not_enforced(constraint, *compiled)
+        self._refuse_empty(constraint, compiled.language)
+        return compiled.weakened, compiled.annotations
 
-    def compile_native(self, constraint: Constraint) -> _Compiled:
+    def compile_native(self, constraint: Constraint) -> _Language:
         """A schema or a recursive grammar over tokens, or an automaton over bytes."""
-        return self._compiled(constraint, self._limits, self._tag_schemas(constraint, self._limits))
+        return self._compiled(constraint, self._limits).language
 
     def labelled_rules(self, constraint: Constraint) -> RuleSet:
         """The constraint as rules, whose ``labels`` name the rules of a grammar, its
@@ -144,26 +152,30 @@ class NativeBackend(StructuredOutputBackend):
 
     def _compiled_leniently(
         self, constraint: Constraint, limits: AutomatonLimits, stop_token_ids: Sequence[int] = ()
-    ) -> tuple[_Compiled, TagSchemas, tuple[str, ...]]:
-        """Compile, and return also the compiler of a tag's schemas, and pointers to the
-        keywords that a lenient schema lost.
-
-        Each keyword that the engine does not support costs one more compilation.
-        """
+    ) -> _Compiled:
+        """Compile. Go without the keywords of a lenient schema that are not supported:
+        each costs one more compilation."""
         left_out: list[str] = []
+        relaxed = constraint
         while True:
-            schemas = self._tag_schemas(constraint, limits)
             try:
-                return self._compiled(constraint, limits, schemas, stop_token_ids), schemas, tuple(left_out)
+                compiled = self._compiled(relaxed, limits, stop_token_ids)
+                break
             except GrammarError as error:
-                if not constraint.lenient or not _is_in_a_schema(constraint, error) or len(left_out) >= _MAX_LEFT_OUT:
+                if not constraint.lenient or not _is_in_a_schema(relaxed, error) or len(left_out) >= _MAX_LEFT_OUT:
                     raise
                 try:
-                    value, places = without(constraint.value, error.pointer or "")
+                    value, places = without(relaxed.value, error.pointer or "")
                 except LookupError:
                     raise error from None
-                constraint = constraint.rewritten(value)
+                relaxed = relaxed.rewritten(value)
                 left_out += places
+        if not constraint.lenient:
+            return compiled
+        unknown = set(_unknown_formats(constraint)) if compiled.annotations else set()
+        standard = [place for place in compiled.annotations if place not in unknown]
+        annotations = tuple(place for place in compiled.annotations if place in unknown)
+        return _Compiled(compiled.language, (*left_out, *compiled.weakened, *standard), annotations)
 
     def _tag_schemas(self, constraint: Constraint, limits: AutomatonLimits) -> TagSchemas:
         """A compiler of the schemas of a structural tag."""
@@ -184,44 +196,42 @@ class NativeBackend(StructuredOutputBackend):
         )
 
     def _compiled(
-        self,
-        constraint: Constraint,
-        limits: AutomatonLimits,
-        schemas: TagSchemas,
-        stop_token_ids: Sequence[int] = (),
+        self, constraint: Constraint, limits: AutomatonLimits, stop_token_ids: Sequence[int] = ()
     ) -> _Compiled:
         kind = constraint.kind
         match kind:
             case StructuredOutputOptions.JSON | StructuredOutputOptions.JSON_OBJECT:
                 schema = constraint.spec if kind is StructuredOutputOptions.JSON else _JSON_OBJECT
                 ignored = STANDARD_FORMATS if constraint.lenient else ()
-                return CompiledSchema(
+                compiled = CompiledSchema(
                     schema, self.vocabulary, self._form_of(constraint), limits, ignored, dict(constraint.schemas)
                 )
+                return _Compiled(compiled, annotations=compiled.annotations)
             case StructuredOutputOptions.REGEX:
-                return Automaton.from_regex(constraint.spec, limits)
+                return _Compiled(Automaton.from_regex(constraint.spec, limits))
             case StructuredOutputOptions.CHOICE:
-                return Automaton.from_choices(constraint.value)
+                return _Compiled(Automaton.from_choices(constraint.value))
             case StructuredOutputOptions.GRAMMAR:
-                return compile_grammar(constraint.spec, self.vocabulary, limits, self._context(constraint, limits))
-            case StructuredOutputOptions.STRUCTURAL_TAG:
                 context = self._context(constraint, limits)
+                return _Compiled(compile_grammar(constraint.spec, self.vocabulary, limits, context))
+            case StructuredOutputOptions.STRUCTURAL_TAG:
+                schemas = self._tag_schemas(constraint, limits)
+                add, context = partial(add_schema, schemas), self._context(constraint, limits)
                 try:
-                    rules = structural_tag_rules(
-                        constraint.value, limits, partial(add_schema, schemas), context, stop_token_ids
-                    )
+                    rules = structural_tag_rules(constraint.value, limits, add, context, stop_token_ids)
                 except GrammarError as error:
                     tag = None if error.pointer is None else tag_around(constraint.value, error.pointer)
                     raise (error if tag is None else error.inside(f"the tag {tag!r}")) from None
                 automaton = None if constraint.tag_schemas else rules.automaton()
-                return CompiledGrammar(rules, self.vocabulary) if automaton is None else automaton
+                language = CompiledGrammar(rules, self.vocabulary) if automaton is None else automaton
+                return _Compiled(language, tuple(schemas.weakened), tuple(schemas.annotations))
 
     def destroy(self) -> None:
         """Do nothing: the backend keeps nothing that no grammar holds, except the
         vocabulary, which other managers may share."""
 
     def _grammar(
-        self, constraint: Constraint, native: _Compiled, stop_token_ids: Sequence[int] | None
+        self, constraint: Constraint, native: _Language, stop_token_ids: Sequence[int] | None
     ) -> StructuredOutputGrammar:
         self._refuse_empty(constraint, native)
         stops = self.vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
@@ -231,7 +241,7 @@ class NativeBackend(StructuredOutputBackend):
             self._refuse_empty_language(grammar, constraint.kind)
         return grammar
 
-    def _refuse_empty(self, constraint: Constraint, native: _Compiled) -> None:
+    def _refuse_empty(self, constraint: Constraint, native: _Language) -> None:
         if not isinstance(native, CompiledSchema) and native.is_empty:  # CompiledSchema refuses by itself
             message = f"the {constraint.kind.value} constraint allows no text at all"
             raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE)
@@ -244,20 +254,6 @@ def _is_in_a_schema(constraint: Constraint, error: GrammarError) -> bool:
         return False
     is_json = constraint.kind is StructuredOutputOptions.JSON
     return is_json or any(error.pointer.startswith(f"{schema.pointer}/") for schema in constraint.tag_schemas)
-
-
-def _not_enforced(
-    constraint: Constraint, native: _Compiled, schemas: TagSchemas, left_out: tuple[str, ...]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The parts of a lenient constraint that are not enforced, and the formats that
-    constrain nothing."""
-    annotations = native.annotations if isinstance(native, CompiledSchema) else tuple(schemas.annotations)
-    weakened = (*left_out, *schemas.weakened)
-    if not annotations or not constraint.lenient:
-        return weakened, annotations
-    unknown = set(_unknown_formats(constraint))
-    standard = tuple(place for place in annotations if place not in unknown)
-    return weakened + standard, tuple(place for place in annotations if place in unknown)
 
 
 def _unknown_formats(constraint: Constraint) -> Iterator[str]:
