@@ -20,7 +20,7 @@ from structout import DeviceFSM
 from structout.constraints.params import StructuredOutputOptions
 from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.extension import core
-from structout.grammar.native.matcher import FsmGrammar
+from structout.grammar.native.token_index import FsmGrammar
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
 from structout.ops.fsm_states import fsm_rows

@@ -36,11 +36,6 @@ class StructuredOutputsConfig:
         queue_size: number of constraints that may wait to be compiled. One more is
             refused.
         cache_bytes: memory for the cache of compiled grammars, keys included.
-        cache_dir: directory that caches compiled constraints between runs of the
-            server. None: no such cache. Whoever can write to it decides what requests
-            may generate.
-        cache_dir_bytes: bound on the size of these files. The least recently used ones
-            are removed first.
         failures_kept: number of invalid constraints that are remembered, so that they
             fail at once.
         failure_ttl: seconds for which a failure is remembered.
@@ -84,8 +79,6 @@ class StructuredOutputsConfig:
     compile_timeout: float = 10.0
     queue_size: int = 512
     cache_bytes: int = 512 << 20
-    cache_dir: str | None = None
-    cache_dir_bytes: int = 1 << 30
     failures_kept: int = 4_096
     failure_ttl: float = 60.0
     slow_token_seconds: float = 0.05
@@ -102,7 +95,6 @@ class StructuredOutputsConfig:
             "compile_workers": 1,
             "queue_size": 1,
             "cache_bytes": 0,
-            "cache_dir_bytes": 0,
             "failures_kept": 0,
             "num_mask_buffers": 1,
             "fill_threads": 1,

@@ -82,6 +82,8 @@ class Constraint:
     def __post_init__(self) -> None:
         if not isinstance(self.kind, StructuredOutputOptions):
             raise GrammarError(f"the kind of a constraint must be a StructuredOutputOptions, got {self.kind!r}")
+        if self.whitespace_pattern is not None and self.kind is not StructuredOutputOptions.JSON:
+            raise GrammarError(f"whitespace_pattern applies to json only, got a {self.kind.value} constraint")
         if self.value is None and self.kind in _KINDS_OF_JSON:
             object.__setattr__(self, "value", exact_json.loads(self.spec))
 
@@ -198,8 +200,6 @@ class StructuredOutputsParams:
         if self.tools is not None:
             return replace(self, tools=None, structural_tag=self._structural_tag()).constraint(config)
         kind = StructuredOutputOptions(given[0])
-        if self.whitespace_pattern is not None and kind is not StructuredOutputOptions.JSON:
-            raise GrammarError(f"whitespace_pattern applies to json only, got a {kind.value} constraint")
         for name, choices in CHOICES.items():
             chosen = getattr(self, name)
             if chosen not in (None, *choices):

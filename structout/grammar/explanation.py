@@ -21,8 +21,7 @@ from structout.grammar.keyword_use import (
 )
 from structout.grammar.native.grammars import ContextFreeGrammar
 from structout.grammar.native.json_schema import JsonSchemaGrammar
-from structout.grammar.native.matcher import FsmGrammar
-from structout.grammar.native.token_index import TokenIndex
+from structout.grammar.native.token_index import FsmGrammar, TokenIndex
 from structout.grammar.registry import BackendSet
 from structout.grammar.text_sampler import TextSampler
 from structout.grammar.vocabulary import Vocabulary

@@ -2,14 +2,15 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from structout.constraints.config import StructuredOutputsConfig
 from structout.grammar.forced_tokens import CanonicalTokenizer
+from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.native.extension import core
-from structout.grammar.native.native_grammar import NativeGrammar
 from structout.grammar.native.token_index import vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
 
@@ -59,7 +60,7 @@ class ExternalText(ABC):
         """Memory of what was compiled, which all texts of the constraint share."""
 
 
-class ExternalGrammar(NativeGrammar):
+class ExternalGrammar(StructuredOutputGrammar):
     """The position of one request in a constraint of another engine.
 
     A matcher of the core calls the engine's text. Stop tokens, reasoning, drafts and
@@ -81,16 +82,14 @@ class ExternalGrammar(NativeGrammar):
         canonical_tokenizer: CanonicalTokenizer | None = None,
         slow_seconds: float = DEFAULT_SLOW_SECONDS,
     ):
-        stops = tuple(sorted(set(stop_token_ids)))
-        matcher = core().ExternalMatcher(vocabulary_trie(vocabulary), stops, text, slow_seconds)
-        super().__init__(matcher, vocabulary.size, stops, canonical_tokenizer)
-        self._text = text
         self._vocabulary = vocabulary
         self._slow_seconds = slow_seconds
+        super().__init__(text, vocabulary.size, stop_token_ids, canonical_tokenizer)
 
-    @property
-    def memory_bytes(self) -> int:
-        return self._text.memory_bytes
+    def _new_matcher(self) -> Any:
+        self._text = self.index.start()
+        stops = sorted(set(self._stop_token_ids))
+        return core().ExternalMatcher(vocabulary_trie(self._vocabulary), stops, self._text, self._slow_seconds)
 
     @property
     def error_reason(self) -> str:
@@ -100,8 +99,3 @@ class ExternalGrammar(NativeGrammar):
     def compute_ff_tokens(self) -> list[int]:
         tokens = super().compute_ff_tokens()
         return tokens if set(self._stop_token_ids).isdisjoint(tokens) else []
-
-    def _at_start(self, stop_token_ids: Sequence[int]) -> "ExternalGrammar":
-        return ExternalGrammar(
-            self._text.start(), self._vocabulary, stop_token_ids, self._canonical_tokenizer, self._slow_seconds
-        )

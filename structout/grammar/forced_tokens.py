@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
-from structout.grammar.interface import whole_characters
 from structout.grammar.mistral import MistralEncoder, mistral_tokenizer
 from structout.grammar.vocabulary import Vocabulary
 
@@ -215,6 +214,14 @@ class CanonicalTokenizer:
             else:
                 return True
         return False
+
+
+def whole_characters(data: bytes) -> str:
+    """The longest prefix of ``data`` that is UTF-8 text."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        return data[: error.start].decode()
 
 
 def _encoder_inside_a_text(tokenizer: Any) -> Any:

@@ -1,21 +1,28 @@
-"""The interface between the manager and a grammar engine.
+"""The position of a request in its constraint, and the engines that compile
+constraints.
 
-It has vLLM's two abstract classes, with the same names and signatures
-(vllm/v1/structured_output/backend_types.py), and the further methods that the manager
+Both classes have the names and methods of vLLM's
+(vllm/v1/structured_output/backend_types.py), and the further ones that the manager
 needs.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from structout.constraints.params import Constraint, StructuredOutputOptions
 from structout.errors import GrammarError, GrammarErrorKind
+from structout.grammar.forced_tokens import NUM_CONTEXT_TOKENS, CanonicalTokenizer, whole_characters
+from structout.grammar.native.extension import core
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask, bitmask_width
+from structout.masks.bitmask import allocate_token_bitmask, bitmask_width, row_memory
+
+_Grammar = TypeVar("_Grammar", bound="StructuredOutputGrammar")
+
+_MAX_WORK = 1 << 62  # no bound but the limits of the constraint
 
 
 class DeviceTables(NamedTuple):
@@ -32,24 +39,92 @@ class DeviceTables(NamedTuple):
     state: int | None
 
 
-class StructuredOutputGrammar(ABC):
-    """The position of one request in its constraint. Not safe to use from two threads
-    at once.
+class StructuredOutputGrammar:
+    """The position of one request in a constraint, which a matcher of the C++ core
+    keeps. Not safe to use from two threads at once.
+
+    A subclass for each kind of language names the class of its matchers.
+
+    Args:
+        index: what the constraint was compiled into.
+        vocab_size: V, the number of tokens that a mask covers.
+        stop_token_ids: tokens that end the text.
+        canonical_tokenizer: needed for ``compute_ff_tokens``.
 
     Attributes:
+        index: the same, which all copies and forks share.
+        vocab_size: the same.
         matcher: the core's matcher of this position. Decoding steps follow it: one
             native call serves all requests.
     """
 
-    matcher: Any
+    _matcher_class: str
 
-    @property
-    def error_reason(self) -> str:
-        """Why a token or draft is not allowed, if the engine itself gave up; else
-        empty."""
-        return ""
+    def __init__(
+        self,
+        index: Any,
+        vocab_size: int,
+        stop_token_ids: Sequence[int],
+        canonical_tokenizer: CanonicalTokenizer | None = None,
+    ):
+        self.index = index
+        self.vocab_size = vocab_size
+        self._stop_token_ids = tuple(stop_token_ids)
+        self._canonical_tokenizer = canonical_tokenizer
+        self._end_of_reasoning: tuple[int, ...] = ()
+        self.matcher = self._new_matcher()
 
-    @abstractmethod
+    def _new_matcher(self) -> Any:
+        """A matcher at the start."""
+        return getattr(core(), self._matcher_class)(self.index.native, sorted(set(self._stop_token_ids)))
+
+    # -- the start ---------------------------------------------------------------------
+
+    def copy(self: _Grammar, stop_token_ids: Sequence[int] | None = None) -> _Grammar:
+        """A new grammar at the start, which shares what was compiled.
+
+        Args:
+            stop_token_ids: tokens that end the text. Default: those of this grammar.
+        """
+        at_start = self._duplicate()
+        if stop_token_ids is not None:
+            at_start._stop_token_ids = tuple(stop_token_ids)
+        at_start.matcher = at_start._new_matcher()
+        if self._end_of_reasoning:
+            at_start.begin_after(self._end_of_reasoning)
+        return at_start
+
+    def fork(self: _Grammar) -> _Grammar:
+        """A new grammar at this position, for beams and n > 1."""
+        fork = self._duplicate()
+        fork.matcher = self.matcher.copy()
+        return fork
+
+    def _duplicate(self: _Grammar) -> _Grammar:
+        """A grammar with the same attributes, in a fourth of ``copy.copy``'s time."""
+        duplicate = object.__new__(type(self))
+        duplicate.__dict__.update(self.__dict__)
+        return duplicate
+
+    def reset(self) -> None:
+        """Go back to the start."""
+        self.rollback(self.num_tokens)
+
+    def begin_after(self, end_of_reasoning: Sequence[int]) -> None:
+        """Let the text begin with free tokens, up to and including these. A stop token
+        may not come before them, unless the text may be empty. To be called at the
+        start."""
+        self._end_of_reasoning = tuple(end_of_reasoning)
+        self.matcher.begin_after(self._end_of_reasoning)
+
+    def end_within(self, max_tokens: int, *, is_fair: bool) -> None:
+        """Let the whole text end within ``max_tokens`` tokens: masks allow only what
+        can still end in time and, if ``is_fair``, leaves values that still come their
+        share. To be called at the start, after ``begin_after``."""
+        self.matcher.end_within(max_tokens, is_fair)
+
+    # -- tokens ------------------------------------------------------------------------
+
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         """Advance by all of ``tokens``. If one of them is not allowed, advance by none
         and return False.
@@ -57,17 +132,57 @@ class StructuredOutputGrammar(ABC):
         Never raises for a token. After a stop token every token is accepted, and counts
         for ``rollback``.
         """
+        accepted: bool = self.matcher.accept(tokens)
+        return accepted
 
-    @abstractmethod
     def validate_tokens(self, tokens: list[int]) -> list[int]:
-        """Return the longest allowed prefix of ``tokens``. The position does not
-        change."""
+        """The longest allowed prefix of ``tokens``. The position does not change."""
+        return tokens[: self.matcher.num_allowed(tokens)]
 
-    @abstractmethod
     def rollback(self, num_tokens: int) -> None:
         """Undo the last ``num_tokens`` accepted tokens, also after termination."""
+        self.matcher.rollback(num_tokens)
 
-    @abstractmethod
+    def is_terminated(self) -> bool:
+        """True once a stop token was accepted. No mask follows."""
+        return self.matcher.is_terminated
+
+    def is_unconstrained(self) -> bool:
+        """True if every token may come next, so that its logits need no mask."""
+        return self.matcher.is_unconstrained
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens accepted since the start, including those after a stop
+        token. All can be rolled back."""
+        return self.matcher.num_tokens
+
+    @property
+    def num_needed(self) -> int | None:
+        """The least number of tokens that complete the text from here, the end of the
+        reasoning and the stop token included. None: no end is known, and
+        ``end_within`` has no effect."""
+        return self.matcher.num_needed
+
+    @property
+    def was_narrowed(self) -> bool:
+        """True if ``end_within`` has forbidden a token in some mask."""
+        return self.matcher.was_narrowed
+
+    @property
+    def error_reason(self) -> str:
+        """Why a token or draft is not allowed, if the engine itself gave up; else
+        empty."""
+        error: str = self.matcher.error
+        return f"the constraint takes too much work: {error}" if error else ""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of what was compiled, which all copies and forks share."""
+        return self.index.memory_bytes
+
+    # -- masks -------------------------------------------------------------------------
+
     def fill_bitmask(self, bitmask: torch.Tensor, batch_index: int) -> None:
         """Write the mask of the next token to ``bitmask[batch_index]``.
 
@@ -75,99 +190,9 @@ class StructuredOutputGrammar(ABC):
             bitmask: int32 ``[rows, ceil(vocab_size / 32)]``, contiguous, on the CPU.
             batch_index: the row to write.
         """
+        address, row_bytes = mask_memory(bitmask, self.vocab_size, [batch_index])
+        core().fill_batch([self.matcher], address, row_bytes, [batch_index])
 
-    @abstractmethod
-    def is_terminated(self) -> bool:
-        """True once a stop token was accepted. No mask follows."""
-
-    @abstractmethod
-    def reset(self) -> None:
-        """Go back to the start."""
-
-    @abstractmethod
-    def copy(self, stop_token_ids: Sequence[int] | None = None) -> "StructuredOutputGrammar":
-        """Return a new grammar at the start, which shares what was compiled.
-
-        Args:
-            stop_token_ids: tokens that end the text. Default: those of this grammar.
-        """
-
-    @abstractmethod
-    def fork(self) -> "StructuredOutputGrammar":
-        """Return a new grammar at this position, for beams and n > 1."""
-
-    @abstractmethod
-    def begin_after(self, end_of_reasoning: Sequence[int]) -> None:
-        """Let the text begin with free tokens, up to and including these. A stop token
-        may not come before them, unless the text may be empty. To be called at the
-        start."""
-
-    def is_unconstrained(self) -> bool:
-        """True if every token may come next, so that its logits need no mask."""
-        return self.is_terminated()
-
-    @property
-    @abstractmethod
-    def num_tokens(self) -> int:
-        """Number of tokens accepted since the start, including those after a stop
-        token. All can be rolled back."""
-
-    @property
-    @abstractmethod
-    def num_needed(self) -> int | None:
-        """The least number of tokens that complete the text from here, the end of the
-        reasoning and the stop token included. None: no end is known, and
-        ``end_within`` has no effect."""
-
-    @abstractmethod
-    def end_within(self, max_tokens: int, *, is_fair: bool) -> None:
-        """Let the whole text end within ``max_tokens`` tokens: masks allow only what
-        can still end in time and, if ``is_fair``, leaves values that still come their
-        share. To be called at the start, after ``begin_after``."""
-
-    @property
-    @abstractmethod
-    def was_narrowed(self) -> bool:
-        """True if ``end_within`` has forbidden a token in some mask."""
-
-    @property
-    @abstractmethod
-    def memory_bytes(self) -> int:
-        """Memory of what was compiled, which all copies and forks share."""
-
-    def device_tables(self) -> DeviceTables | None:
-        """The automaton and state by which a :class:`structout.DeviceFSM` can follow
-        this grammar on a device.
-
-        None for a language that is not regular or has too large an automaton, for an
-        engine that names no states, and before the text begins (``begin_after``).
-        """
-        return None
-
-    @abstractmethod
-    def forced_bytes(self) -> bytes:
-        """The bytes with which every allowed continuation starts. Empty if there is a
-        choice."""
-
-    def find_jump_forward_string(self) -> str:
-        """The text with which every allowed continuation starts, without an incomplete
-        last character."""
-        return whole_characters(self.forced_bytes())
-
-    def captures(self) -> list[tuple[str, bytes]]:
-        """The names and texts of the rules whose captures the grammar asks for, in the
-        order in which they end. Empty until the text is complete."""
-        return []
-
-    @abstractmethod
-    def compute_ff_tokens(self) -> list[int]:
-        """Return the tokens that must follow, as the tokenizer itself would write them.
-
-        These are the tokens of the forced text that no longer allowed token could
-        replace (llguidance's fast-forward tokens).
-        """
-
-    @abstractmethod
     def fill_bitmask_drafts(self, bitmask: torch.Tensor, first_row: int, draft_tokens: Sequence[int]) -> int:
         """Fill ``bitmask[first_row + j]`` with the mask after ``draft_tokens[:j]``, for
         j = 0 ... len(draft_tokens).
@@ -179,47 +204,82 @@ class StructuredOutputGrammar(ABC):
         Returns:
             Number of drafts before the first one that is not allowed.
         """
+        num_rows = len(draft_tokens) + 1
+        mask_memory(bitmask, self.vocab_size, [first_row, first_row + num_rows - 1])
+        rows = bitmask[first_row : first_row + num_rows]
+        if self.is_terminated():  # a step gives it no rows
+            rows.fill_(-1)
+            return 0
+        step = core().Step({0: self.matcher}, [0], {0: draft_tokens})
+        masks = core().MaskBuffer(*mask_memory(rows, self.vocab_size, []), num_rows)
+        step.run(_MAX_WORK, masks)
+        for _, problem in step.problems:
+            raise ValueError(problem)
+        if step.unfinished:  # another thread computes what it needs
+            step.finish(0, _MAX_WORK, masks)
+        return int(step.num_allowed[0])
 
-    @abstractmethod
-    def fill_bitmask_tree(
-        self,
-        bitmask: torch.Tensor,
-        first_row: int,
-        draft_tokens: Sequence[int],
-        next_token: Sequence[int],
-        next_sibling: Sequence[int],
-    ) -> int:
-        """Fill ``bitmask[first_row + n]`` with the mask after node n of a tree of
-        drafts.
+    def device_tables(self) -> DeviceTables | None:
+        """The automaton and state by which a :class:`structout.DeviceFSM` can follow
+        this grammar on a device.
 
-        Node 0 is the current position, and its token is not read. A node that is not
-        allowed, and all nodes below it, repeat the row of its parent. A node of -1, all
-        nodes below it and all nodes below a stop token allow everything. The position
-        does not change.
+        None for a language that is not regular or has too large an automaton, for an
+        engine that names no states, and before the text begins (``begin_after``).
+        """
+        return None
 
-        Args:
-            bitmask: as in ``fill_bitmask``.
-            first_row: the row of node 0.
-            draft_tokens: the token of each node.
-            next_token: the first child of each node, or -1.
-            next_sibling: the next node with the same parent, or -1.
+    # -- bytes -------------------------------------------------------------------------
 
-        Returns:
-            Number of allowed nodes, without node 0.
+    def forced_bytes(self) -> bytes:
+        """The bytes with which every allowed continuation starts. Empty if there is a
+        choice."""
+        return b"" if self.is_terminated() else self.matcher.forced()
+
+    def find_jump_forward_string(self) -> str:
+        """The text with which every allowed continuation starts, without an incomplete
+        last character."""
+        return whole_characters(self.forced_bytes())
+
+    def compute_ff_tokens(self) -> list[int]:
+        """The tokens that must follow, as the tokenizer itself would write them.
+
+        These are the tokens of the forced text that no longer allowed token could
+        replace (llguidance's fast-forward tokens).
 
         Raises:
-            ValueError: the nodes do not form a tree.
+            RuntimeError: the backend has no tokenizer.
         """
+        if self._canonical_tokenizer is None:
+            raise RuntimeError("compute_ff_tokens needs the tokenizer: pass canonical_tokenizer to NativeBackend")
+        if self.is_unconstrained():
+            return []
+        return self._canonical_tokenizer.ff_tokens(self, self.matcher.recent_tokens(NUM_CONTEXT_TOKENS))
+
+    def accept_bytes(self, data: bytes) -> bool:
+        """Advance by ``data`` as one step. If it is not allowed, do nothing and return
+        False."""
+        return self.matcher.accept_bytes(data)
+
+    def undo_bytes(self) -> None:
+        """Undo the last step, which ``accept_bytes`` made."""
+        self.matcher.undo_bytes()
+
+    def captures(self) -> list[tuple[str, bytes]]:
+        """The names and texts of the rules whose captures the grammar asks for, in the
+        order in which they end. Empty until the text is complete."""
+        return []
 
 
-def check_mask_buffer(bitmask: torch.Tensor, vocab_size: int) -> None:
-    """Check that ``bitmask`` is int32 ``[rows, ceil(vocab_size / 32)]``, contiguous and
-    on the CPU.
+def mask_memory(bitmask: torch.Tensor, vocab_size: int, rows: Sequence[int]) -> tuple[int, int]:
+    """Check memory that the core writes to. It checks nothing itself.
 
-    Native fills ignore the strides of the buffer.
+    Returns:
+        the address of the first row, and the bytes from one row to the next.
 
     Raises:
-        ValueError: it is not.
+        ValueError: not int32 ``[rows, ceil(vocab_size / 32)]``, contiguous and on the
+            CPU.
+        IndexError: one of ``rows`` is not in it.
     """
     width = bitmask_width(vocab_size)
     is_right = bitmask.dtype == torch.int32 and bitmask.device.type == "cpu" and bitmask.is_contiguous()
@@ -229,14 +289,9 @@ def check_mask_buffer(bitmask: torch.Tensor, vocab_size: int) -> None:
             f"of shape {list(bitmask.shape)} and strides {list(bitmask.stride())} on {bitmask.device}; "
             "allocate one with structout.allocate_token_bitmask"
         )
-
-
-def whole_characters(data: bytes) -> str:
-    """The longest prefix of ``data`` that is UTF-8 text."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        return data[: error.start].decode()
+    if rows and not 0 <= min(rows) <= max(rows) < len(bitmask):
+        raise IndexError(f"rows must be in [0, {len(bitmask)}), got {min(rows)} ... {max(rows)}")
+    return row_memory(bitmask)
 
 
 @dataclass(frozen=True)
@@ -271,14 +326,7 @@ class StructuredOutputBackend(ABC):
 
     Args:
         vocabulary: the token ids of the model.
-
-    Attributes:
-        saved_kinds: the kinds of constraint that are saved in ``config.cache_dir``, by
-            ``serialize`` and ``load_grammar``. It should load them faster than it
-            compiles them.
     """
-
-    saved_kinds: frozenset[StructuredOutputOptions] = frozenset()
 
     def __init__(self, vocabulary: Vocabulary):
         self.vocabulary = vocabulary
@@ -319,45 +367,28 @@ class StructuredOutputBackend(ABC):
                 raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED)
         return CompiledConstraint(self.compile_grammar(constraint.kind, constraint.spec, stop_token_ids))
 
-    def serialize(self, grammar: StructuredOutputGrammar) -> bytes | None:
-        """Turn what a grammar was compiled into into bytes. None if that cannot be."""
-        return None
-
-    def load_grammar(
-        self, constraint: Constraint, serialized: bytes, stop_token_ids: Sequence[int] | None = None
-    ) -> CompiledConstraint:
-        """Do what ``compile`` does, from the bytes that ``serialize`` returned in this
-        process or another."""
-        raise NotImplementedError(f"{type(self).__name__} cannot load what was serialized")
-
     def fill_bitmask_batch(
         self, grammars: Sequence[StructuredOutputGrammar], bitmask: torch.Tensor, rows: Sequence[int]
     ) -> None:
-        """Fill ``bitmask[rows[i]]`` from ``grammars[i]``. Other rows do not change.
-
-        Should release Python's global lock at most once: getting it back may take
-        milliseconds while other threads run Python code. The default fills one row
-        after the other.
-        """
-        for grammar, row in zip(grammars, rows, strict=True):
-            grammar.fill_bitmask(bitmask, row)
+        """Fill ``bitmask[rows[i]]`` from ``grammars[i]``, in one native call that gives
+        Python's global lock away at most once. Other rows do not change."""
+        try:
+            matchers = [grammar.matcher for grammar in grammars]
+        except AttributeError as error:
+            raise TypeError(f"expected grammars that a backend compiled, got a {type(error.obj).__name__}") from None
+        address, row_bytes = mask_memory(bitmask, self.vocabulary.size, rows)
+        core().fill_batch(matchers, address, row_bytes, rows)
 
     def allocate_token_bitmask(self, max_num_seqs: int) -> torch.Tensor:
         return allocate_token_bitmask(max_num_seqs, self.vocabulary.size)
 
     def _refuse_empty_language(self, grammar: StructuredOutputGrammar, request_type: StructuredOutputOptions) -> None:
         """Raise ``GrammarError`` for a grammar that allows nothing at its start."""
-        if not self._allows_any(grammar):
+        if not grammar.matcher.allows_any():
             if grammar.error_reason:
                 raise GrammarError(grammar.error_reason, kind=GrammarErrorKind.LIMIT)
             message = f"the {request_type.value} constraint allows no text at all"
             raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE)
-
-    def _allows_any(self, grammar: StructuredOutputGrammar) -> bool:
-        """True if the grammar allows a token at its position."""
-        mask = allocate_token_bitmask(1, self.vocabulary.size, pin_memory=False)
-        grammar.fill_bitmask(mask, 0)
-        return bool(mask.numpy().any())
 
     @abstractmethod
     def destroy(self) -> None:

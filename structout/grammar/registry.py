@@ -1,20 +1,17 @@
 """The engines that compile constraints: structout's own, xgrammar and registered ones,
 which a request may name."""
 
-import hashlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache, partial
-from typing import Any, Generic, TypeVar, cast
+from functools import lru_cache
+from typing import Any, cast
 
-from structout._version import __version__
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.limits import check_num_tokens
 from structout.constraints.params import Constraint, StructuredOutputOptions, StructuredOutputsParams
 from structout.errors import GrammarError, GrammarErrorKind
-from structout.grammar.compiled_files import CompiledFiles
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend
 from structout.grammar.native.backend import NativeBackend
@@ -24,7 +21,6 @@ BackendFactory = Callable[[Vocabulary, StructuredOutputsConfig, "CanonicalTokeni
 
 _AUTO = "auto"
 NATIVE = "native"  # the name of structout's own backend
-_MAX_SERIALIZED = 16 << 20  # bytes; compiling again is faster than reading more
 
 
 def _make_xgrammar(
@@ -75,30 +71,43 @@ class BackendSet:
     def __init__(self, vocabulary: Vocabulary, config: StructuredOutputsConfig, tokenizer: Any = None):
         self._vocabulary = vocabulary
         self._config = config
-        self._canonical_tokenizer = _Lazy(partial(_canonical_tokenizer, tokenizer, vocabulary))
-        self._backends = {name: _Lazy(partial(self._make, make)) for name, make in _factories.items()}
-        self._files = CompiledFiles(config.cache_dir, config.cache_dir_bytes) if config.cache_dir is not None else None
-        self._file_context = _Lazy(partial(_file_context, vocabulary, config))
+        self._tokenizer = tokenizer
+        self._factories = dict(_factories)
+        self._lock = threading.RLock()  # guards the fields below
+        self._canonical_tokenizer: CanonicalTokenizer | None = None
+        self._backends: dict[str, StructuredOutputBackend] = {}  # those that were needed
         self._is_destroyed = False
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the backends."""
-        return tuple(self._backends)
+        return tuple(self._factories)
 
     def prepare(self) -> None:
         """Make the backend that serves requests which name none."""
-        self._backends[NATIVE].get()
+        self.backend(NATIVE)
 
     def canonical_tokenizer(self) -> CanonicalTokenizer | None:
         """The tokenizer that all backends share, or None."""
-        return self._canonical_tokenizer.get()
+        with self._lock:
+            if self._canonical_tokenizer is None and self._tokenizer is not None:
+                self._canonical_tokenizer = CanonicalTokenizer(self._tokenizer, self._vocabulary)
+            return self._canonical_tokenizer
 
     def backend(self, name: str) -> StructuredOutputBackend:
         """The backend of that name. Raises ``GrammarError`` if there is none, or after
         ``destroy``."""
+        backend = self._backends.get(name)
+        if backend is not None:
+            return backend
         self._check_name(name)
-        return self._backends[name].get()
+        with self._lock:
+            if self._is_destroyed:
+                raise GrammarError("the manager is closed", kind=GrammarErrorKind.CLOSED)
+            if name not in self._backends:
+                make = self._factories[name]
+                self._backends[name] = make(self._vocabulary, self._config, self.canonical_tokenizer())
+            return self._backends[name]
 
     def compile(self, constraint: Constraint, stop_token_ids: Sequence[int] | None = None) -> CompiledConstraint:
         """Compile a constraint with the backend that it names.
@@ -111,14 +120,13 @@ class BackendSet:
             GrammarError: the constraint is malformed or impossible, or the backend does
                 not enforce all of it.
         """
-        if self._is_destroyed:
-            raise _closed()
+        begin = time.thread_time()
         name = _name(constraint)
-        compiled = self._loaded_or_compiled(name, constraint, stop_token_ids)
+        compiled = self.backend(name).compile(constraint, stop_token_ids)
         # Nobody knows which formats another engine enforces.
         unread_formats = compiled.annotations if name == NATIVE else tuple(_formats(constraint))
         self._check_formats(name, constraint, unread_formats)
-        return replace(compiled, backend_name=name)
+        return replace(compiled, backend_name=name, cpu_seconds=time.thread_time() - begin)
 
     def check(self, constraint: Constraint) -> tuple[str, ...]:
         """Find out what ``compile`` would refuse, without the vocabulary and within
@@ -146,41 +154,15 @@ class BackendSet:
     def destroy(self) -> None:
         """Release everything that was compiled. Every later call raises
         ``GrammarError``."""
-        self._is_destroyed = True
-        for lazy_backend in self._backends.values():
-            backend = lazy_backend.discard()
-            if backend is not None:
-                backend.destroy()
+        with self._lock:
+            self._is_destroyed = True
+            backends, self._backends = self._backends, {}
+        for backend in backends.values():
+            backend.destroy()
 
     def _check_name(self, name: str) -> None:
-        if name not in self._backends:
-            raise GrammarError(f"unknown backend {name!r}: the known ones are {', '.join([_AUTO, *self._backends])}")
-
-    def _make(self, make: BackendFactory) -> StructuredOutputBackend:
-        return make(self._vocabulary, self._config, self.canonical_tokenizer())
-
-    def _loaded_or_compiled(
-        self, name: str, constraint: Constraint, stop_token_ids: Sequence[int] | None
-    ) -> CompiledConstraint:
-        backend = self.backend(name)
-        if self._files is None or constraint.kind not in backend.saved_kinds:
-            return backend.compile(constraint, stop_token_ids)
-        key = self._file_key(name, constraint)
-        serialized = self._files.load(key)
-        if serialized is not None:
-            with suppress(GrammarError, ValueError):  # of another version of the engine
-                return backend.load_grammar(constraint, serialized, stop_token_ids)
-        compiled = backend.compile(constraint, stop_token_ids)
-        serialized = backend.serialize(compiled.grammar)
-        if serialized is not None and len(serialized) <= _MAX_SERIALIZED:
-            self._files.save(key, serialized)
-        return compiled
-
-    def _file_key(self, name: str, constraint: Constraint) -> bytes:
-        """A hash of all that a compiled constraint depends on."""
-        options = constraint.whitespace_pattern, constraint.lenient, constraint.key_order, constraint.schemas
-        parts = name, constraint.kind, constraint.spec, *options, constraint.additional_properties
-        return hashlib.sha256(self._file_context.get() + repr(parts).encode()).digest()
+        if name not in self._factories:
+            raise GrammarError(f"unknown backend {name!r}: the known ones are {', '.join([_AUTO, *self._factories])}")
 
     def _check_formats(self, name: str, constraint: Constraint, unread_formats: Sequence[str]) -> None:
         rule = constraint.formats or self._config.formats
@@ -263,45 +245,3 @@ def _formats(constraint: Constraint) -> Iterator[str]:
     """Yield JSON pointers to the formats of a JSON schema."""
     if constraint.kind is StructuredOutputOptions.JSON:
         yield from (f"#{pointer}/format" for pointer, node in constraint.nodes if "format" in node)
-
-
-def _canonical_tokenizer(tokenizer: Any, vocabulary: Vocabulary) -> CanonicalTokenizer | None:
-    return None if tokenizer is None else CanonicalTokenizer(tokenizer, vocabulary)
-
-
-def _file_context(vocabulary: Vocabulary, config: StructuredOutputsConfig) -> bytes:
-    """A hash of what is the same for all compiled constraints of a manager."""
-    options = config.any_whitespace, config.max_whitespace, config.key_order, config.additional_properties
-    return hashlib.sha256(repr((__version__, vocabulary, options)).encode()).digest()
-
-
-def _closed() -> GrammarError:
-    return GrammarError("the manager is closed", kind=GrammarErrorKind.CLOSED)
-
-
-Made = TypeVar("Made")
-
-
-class _Lazy(Generic[Made]):
-    """A value made by the first thread that needs it, while others wait. It can be
-    discarded for good."""
-
-    def __init__(self, make: Callable[[], Made]):
-        self._make = make
-        self._made: Made | None = None
-        self._is_discarded = False
-        self._lock = threading.Lock()
-
-    def get(self) -> Made:
-        with self._lock:
-            if self._is_discarded:
-                raise _closed()
-            if self._made is None:
-                self._made = self._make()
-            return self._made
-
-    def discard(self) -> Made | None:
-        with self._lock:
-            self._is_discarded = True
-            made, self._made = self._made, None
-            return made

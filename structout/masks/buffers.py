@@ -31,7 +31,6 @@ class MaskBuffer:
         rows: int32 ``[num_rows, ceil(V / 32)]``, pinned where CUDA is available.
         array: the same memory. Slices of it are cheap.
         native: the same memory for native steps, which remember what its rows hold.
-            Others write to :meth:`writable_rows`.
         lease: of the step that uses it.
     """
 
@@ -42,12 +41,6 @@ class MaskBuffer:
 
     def __post_init__(self) -> None:
         self.array = self.rows.numpy()
-
-    def writable_rows(self, first: int, end: int) -> torch.Tensor:
-        """Rows first ... end - 1, which native steps no longer take for what they have
-        written."""
-        self.native.forget(first, end)
-        return self.rows[first:end]
 
 
 class BufferRing:
@@ -66,7 +59,7 @@ class BufferRing:
     def __init__(self, num_buffers: int, vocab_size: int, native: Callable[[int, int, int], Any] | None = None):
         self._vocab_size = vocab_size
         self._native = native
-        self._buffers = deque(self.new(0) for _ in range(num_buffers))
+        self._buffers = deque(self._new(0) for _ in range(num_buffers))
 
     def next(self, num_rows: int) -> MaskBuffer:
         """A buffer of at least ``num_rows`` rows. They hold an earlier step's masks, if
@@ -76,13 +69,12 @@ class BufferRing:
         if len(buffer.array) < num_rows:
             # Other threads fill it, and they do not share the caller's inference mode.
             with torch.inference_mode(False):
-                buffer = self.new(max(num_rows, 2 * len(buffer.array)))
+                buffer = self._new(max(num_rows, 2 * len(buffer.array)))
         else:
             buffer.lease = Lease()
         self._buffers.append(buffer)
         return buffer
 
-    def new(self, num_rows: int, pin_memory: bool | None = None) -> MaskBuffer:
-        """A buffer outside of the ring."""
-        rows = allocate_token_bitmask(num_rows, self._vocab_size, pin_memory=pin_memory)
+    def _new(self, num_rows: int) -> MaskBuffer:
+        rows = allocate_token_bitmask(num_rows, self._vocab_size)
         return MaskBuffer(rows, self._native and self._native(*row_memory(rows), num_rows))

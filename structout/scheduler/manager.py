@@ -1,20 +1,17 @@
 """StructuredOutputManager: the scheduler's side of structured output requests."""
 
-import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from structout.constraints.config import StructuredOutputsConfig
-from structout.constraints.params import Constraint, StructuredOutputsParams
+from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError, GrammarTimeoutError, StructOutError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import CompiledConstraint, DeviceTables, StructuredOutputGrammar
@@ -22,22 +19,18 @@ from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.batch import MaskBatch
 from structout.scheduler.compile_pool import CompilePool
-from structout.scheduler.decoding_step import Bounds, DecodingSteps, Drafts, StepInput, Trees
+from structout.scheduler.decoding_step import Bounds, DecodingSteps, Drafts, Trees
 from structout.scheduler.process_lock import ProcessLock
-from structout.scheduler.refusals import Refusal, explain_refusal
 from structout.scheduler.requests import (
     GrammarStatus,
     OnSettled,
-    Request,
-    RequestStart,
     RequestTable,
     checked_limit,
+    checked_tokens,
     least_tokens,
     limit_tokens,
 )
 from structout.scheduler.stats import ManagerStats
-
-_log = logging.getLogger("structout.scheduler")
 
 
 class StructuredOutputManager:
@@ -63,8 +56,7 @@ class StructuredOutputManager:
         self._backends = BackendSet(self.vocabulary, self.config, tokenizer)
         self._lock = ProcessLock("StructuredOutputManager")  # of requests and compilations
         self._requests = RequestTable(self._lock)
-        self._num_served: Counter[str] = Counter()  # requests, by backend name
-        self._compiler = CompilePool(self._compile, self.config, self._lock)
+        self._compiler = CompilePool(self._backends.compile, self.config, self._lock)
         # Guards the states of grammars. A thread takes it before the other lock, never
         # after.
         self._grammar_lock = threading.RLock()
@@ -119,16 +111,18 @@ class StructuredOutputManager:
         """
         request = self._requests.add(request_id, on_settled)
         try:
-            request.fit = params.fit
-            request.max_tokens = None if max_tokens is None else checked_limit(max_tokens)
-            start = RequestStart(
-                self.vocabulary.size, output_token_ids, stop_token_ids, constrain_after, request.limit, request.fit
+            limit = None if max_tokens is None else checked_limit(max_tokens)
+            request.fit, request.limit = params.fit, None if params.fit == "off" else limit
+            start = partial(
+                request.start,
+                stop_token_ids=checked_tokens("stop_token_ids", stop_token_ids, self.vocabulary.size),
+                constrain_after=checked_tokens("constrain_after", constrain_after, self.vocabulary.size),
+                output_token_ids=list(output_token_ids),
             )
-            constraint = params.constraint(self.config)
-            request.compilation = compilation = self._compiler.submit(constraint)
-            compilation.add_done_callback(partial(self._start_request, request, start))
+            request.compilation = compilation = self._compiler.submit(params.constraint(self.config))
+            compilation.add_done_callback(partial(self._requests.begin, request, start))
         except GrammarError as error:
-            self._settle(request, error)
+            self._requests.settle(request, error)
         except BaseException:
             self.finish_request(request_id)
             raise
@@ -150,7 +144,7 @@ class StructuredOutputManager:
             DuplicateRequestError: the id is in use; that request is untouched.
             StructOutError: the manager is closed.
         """
-        self._requests.set_failed(self._requests.add(request_id), error)
+        self._requests.settle(self._requests.add(request_id), error)
 
     def warm_up(
         self, constraints: Iterable[StructuredOutputsParams], timeout: float | None = None
@@ -167,12 +161,12 @@ class StructuredOutputManager:
             an error for each constraint, None where it compiled.
         """
         self._backends.prepare()
-        remaining, errors = list(constraints), []
+        remaining, errors = list(constraints), list[GrammarError | None]()
         # Stay well below the queue limits, which are meant for clients.
         window = max(1, self.config.queue_size // 2)
         for first in range(0, len(remaining), window):
-            for compilation in [self._compile_ahead(params) for params in remaining[first : first + window]]:
-                errors.append(_error_within(timeout, compilation))
+            compilations = [self._compile_ahead(params) for params in remaining[first : first + window]]
+            errors += [_error_within(timeout, compilation) for compilation in compilations]
         return errors
 
     def status(self, request_id: str) -> GrammarStatus:
@@ -283,10 +277,11 @@ class StructuredOutputManager:
             request, grammar = self._requests[request_id], self._grammar(request_id)
             if grammar.num_tokens:
                 return
-            max_tokens = min(checked_limit(max_tokens), request.max_tokens or max_tokens)
+            max_tokens = checked_limit(max_tokens)
             if request.fit != "off":
-                limit_tokens(grammar, max_tokens, request.fit)
-            request.max_tokens = max_tokens
+                limit = min(max_tokens, request.limit or max_tokens)
+                limit_tokens(grammar, limit, request.fit)
+                request.limit = limit
 
     def fits(self, request_id: str) -> bool:
         """False if the text can no longer end within its limit: some of its tokens did
@@ -332,8 +327,8 @@ class StructuredOutputManager:
         with self._lock_grammars():
             parent, grammar = self._requests[request_id], self._grammar(request_id).fork()
             request = self._requests.add(new_id)
-            request.compiled, request.fit, request.max_tokens = parent.compiled, parent.fit, parent.max_tokens
-            self._requests.set_ready(request, grammar)
+            request.compiled, request.fit, request.limit = parent.compiled, parent.fit, parent.limit
+            self._requests.settle(request, grammar)
 
     def finish_request(self, request_id: str) -> None:
         """Forget the request, in any state, also while it compiles. Ignores unknown
@@ -418,8 +413,8 @@ class StructuredOutputManager:
             UnknownRequestError: the manager does not know one of the ids.
         """
         with self._lock_grammars():
-            given = StepInput.checked(self._requests, request_ids, draft_tokens, bounds, draft_trees, strict)
-            return self._steps.fill(given)
+            ids = self._requests.checked_ids(request_ids, strict)
+            return self._steps.fill(ids, draft_tokens, bounds, draft_trees)
 
     def step(
         self,
@@ -455,17 +450,16 @@ class StructuredOutputManager:
             StructOutError: the manager is closed.
         """
         self._lock.check_process()
-        given = StepInput.checked(
-            self._requests,
-            request_ids,
+        given = (
+            self._requests.checked_ids(request_ids, strict),
             _copied(draft_tokens or {}),
             dict(bounds or {}),
             dict(draft_trees or {}),
-            strict,
+            _copied(tokens),
+            self._requests.matchers.copy(),
         )
-        given = replace(given, tokens=_copied(tokens), matchers=self._requests.matchers.copy())
         try:
-            self._pending_step = self._step_thread.submit(self._run_step, given)
+            self._pending_step = self._step_thread.submit(self._run_step, *given)
         except RuntimeError as error:
             raise StructOutError("the manager is closed") from error
         return self._pending_step
@@ -487,24 +481,6 @@ class StructuredOutputManager:
         """``accept_tokens`` for many requests. The result is False for unknown ids."""
         with self._lock_grammars():
             return self._steps.accept(token_ids)
-
-    def explain_refusal(self, request_id: str, token_ids: Sequence[int]) -> Refusal | None:
-        """Find the first of ``token_ids`` that the request does not allow, and what it
-        allows instead. The request does not advance.
-
-        Args:
-            request_id: a request of this manager, at the position at which
-                :meth:`accept_tokens` has refused the tokens.
-            token_ids: the tokens.
-
-        Returns:
-            None if all tokens are allowed.
-
-        Raises:
-            StructOutError: the request is not READY.
-        """
-        with self._lock_grammars():
-            return explain_refusal(self._grammar(request_id), self.vocabulary, token_ids)
 
     def validate_tokens(self, request_id: str, token_ids: Sequence[int]) -> list[int]:
         """The longest prefix of ``token_ids`` that the grammar allows. The request does
@@ -583,7 +559,7 @@ class StructuredOutputManager:
             compilation=self._compiler.stats(),
             rows_filled=self._steps.num_rows,
             fill_seconds=(float(np.percentile(seconds, 50)), float(np.percentile(seconds, 99))),
-            backends=dict(self._num_served),
+            backends=dict(self._requests.num_served),
         )
 
     def close(self) -> None:
@@ -608,48 +584,11 @@ class StructuredOutputManager:
 
     # -- private -----------------------------------------------------------------------
 
-    def _compile(self, constraint: Constraint) -> CompiledConstraint:
-        begin = time.thread_time()
-        compiled = self._backends.compile(constraint)
-        return replace(compiled, cpu_seconds=time.thread_time() - begin)
-
-    def _compile_ahead(self, params: StructuredOutputsParams) -> Future[CompiledConstraint]:
+    def _compile_ahead(self, params: StructuredOutputsParams) -> Future[CompiledConstraint] | GrammarError:
         try:
             return self._compiler.submit(params.constraint(self.config))
         except GrammarError as error:
-            failed: Future[CompiledConstraint] = Future()
-            failed.set_exception(error.copy())
-            return failed
-
-    def _start_request(self, request: Request, start: RequestStart, compilation: Future[CompiledConstraint]) -> None:
-        """Begin a request whose constraint was compiled, or has failed."""
-        request.compilation = None
-        if compilation.cancelled() or request.is_removed:
-            return
-        error = compilation.exception()
-        if error is not None:
-            assert isinstance(error, GrammarError)
-            self._settle(request, error)
-            return
-        compiled = compilation.result()
-        grammar = start.grammar(compiled)
-        if not isinstance(grammar, GrammarError):
-            request.compiled = compiled
-            with self._lock:
-                self._num_served[compiled.backend_name] += 1
-        self._settle(request, grammar)
-
-    def _settle(self, request: Request, grammar: StructuredOutputGrammar | GrammarError) -> None:
-        """Make the request READY or FAILED, and call its ``on_settled``."""
-        if isinstance(grammar, GrammarError):
-            is_settled = self._requests.set_failed(request, grammar)
-        else:
-            is_settled = self._requests.set_ready(request, grammar)
-        if is_settled and request.on_settled is not None:
-            try:
-                request.on_settled(request.request_id, request.status)
-            except Exception:
-                _log.exception("on_settled of request %r raised", request.request_id)
+            return error.copy()
 
     def _lock_grammars(self) -> threading.RLock:
         """Wait for the steps of earlier calls, and return the lock of the grammars."""
@@ -667,21 +606,21 @@ class StructuredOutputManager:
             raise StructOutError(f"request {request_id!r} has no grammar: it is {status}", request_id)
         return grammar
 
-    def _run_step(self, given: StepInput) -> MaskBatch:
+    def _run_step(self, *given: Any) -> MaskBatch:
         self._step_thread_id = threading.get_ident()
         with self._grammar_lock:
-            return self._steps.fill(given)
+            return self._steps.fill(*given)
 
 
-def _error_within(timeout: float | None, compilation: Future[CompiledConstraint]) -> GrammarError | None:
+def _error_within(timeout: float | None, compilation: Future[CompiledConstraint] | GrammarError) -> GrammarError | None:
+    if isinstance(compilation, GrammarError):
+        return compilation
     try:
-        error = compilation.exception(timeout)
+        return cast(GrammarError | None, compilation.exception(timeout))
     except CancelledError as cancelled:
         raise StructOutError("the manager was closed") from cancelled
     except TimeoutError:
         return GrammarTimeoutError(f"still compiling after {timeout} s")
-    assert error is None or isinstance(error, GrammarError)
-    return error
 
 
 def _copied(tokens: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:

@@ -2,11 +2,12 @@
 
 import enum
 import heapq
+import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from structout.constraints.limits import check_num_tokens
 from structout.errors import (
@@ -24,6 +25,8 @@ from structout.scheduler.process_lock import ProcessLock
 
 REQUEST_WORK = 60_000_000  # of masks, outside of decoding steps, in steps of the engine's work
 
+_log = logging.getLogger("structout.scheduler")
+
 
 class GrammarStatus(enum.Enum):
     """The state of a request's grammar."""
@@ -36,56 +39,7 @@ class GrammarStatus(enum.Enum):
 
 
 OnSettled = Callable[[str, GrammarStatus], object]
-
-
-class RequestStart:
-    """The start of a request: its earlier tokens, its stop tokens, the end of its
-    reasoning and its limit, checked and copied.
-
-    Args:
-        vocab_size: number of token ids.
-        output_token_ids: tokens that the grammar accepts first.
-        stop_token_ids: the tokens that end the text; None for the tokenizer's.
-        constrain_after: the tokens that end the reasoning; None without reasoning.
-        max_tokens: the limit that the text has to fit; None without one.
-        fit: how it does, as in the params.
-
-    Raises:
-        GrammarError: stop_token_ids or constrain_after are empty or out of range.
-    """
-
-    def __init__(
-        self,
-        vocab_size: int,
-        output_token_ids: Sequence[int],
-        stop_token_ids: Sequence[int] | None,
-        constrain_after: Sequence[int] | None,
-        max_tokens: int | None,
-        fit: str,
-    ):
-        self._output_token_ids = list(output_token_ids)
-        self._stop_token_ids = _checked("stop_token_ids", stop_token_ids, vocab_size)
-        self._constrain_after = _checked("constrain_after", constrain_after, vocab_size)
-        self._max_tokens, self._fit = max_tokens, fit
-
-    def grammar(self, compiled: CompiledConstraint) -> StructuredOutputGrammar | GrammarError:
-        """A grammar at the position of the request, or why there is none."""
-        try:
-            grammar = compiled.grammar.copy(self._stop_token_ids)
-            if self._constrain_after is not None:
-                grammar.begin_after(self._constrain_after)
-            if self._max_tokens is not None:
-                limit_tokens(grammar, self._max_tokens, self._fit)
-            is_replayed = grammar.accept_tokens("", self._output_token_ids)
-            if self._max_tokens is not None and is_replayed:
-                check_num_tokens(least_tokens(grammar), self._max_tokens)
-        except GrammarError as error:  # of the limit
-            return error
-        except Exception as error:  # whatever a native library raises: the request must not wait forever
-            return CompileCrashError(f"the grammar could not be started: {error!r}")
-        if not is_replayed:
-            return GrammarError("output_token_ids do not satisfy the constraint", kind=GrammarErrorKind.REPLAY)
-        return grammar
+Start = Callable[[CompiledConstraint], StructuredOutputGrammar | GrammarError]
 
 
 def checked_limit(max_tokens: object) -> int:
@@ -109,16 +63,17 @@ def limit_tokens(grammar: StructuredOutputGrammar, max_tokens: int, fit: str) ->
     grammar.end_within(max_tokens, is_fair=fit == "on")
 
 
-def _checked(name: str, tokens: Sequence[int] | None, vocab_size: int) -> list[int] | None:
+def checked_tokens(name: str, tokens: Sequence[int] | None, vocab_size: int) -> list[int] | None:
+    """A copy of the tokens. Raises ``GrammarError`` if there are none, or if one is
+    outside of the vocabulary."""
     if tokens is None:
         return None
-    checked = [token_id(token, vocab_size) for token in tokens]
-    ids = [token for token in checked if token is not None]
-    if not checked:
+    ids = [token_id(token, vocab_size) for token in tokens]
+    if not ids:
         raise GrammarError(f"{name} is empty: pass None for the default")
-    if len(ids) < len(checked):
+    if None in ids:
         raise GrammarError(f"{name} must be in [0, {vocab_size}), got {list(tokens)}")
-    return ids
+    return cast(list[int], ids)
 
 
 @dataclass(eq=False, slots=True)
@@ -128,18 +83,16 @@ class Request:
     Attributes:
         request_id: the engine's name for the request.
         slot: a small integer, unique among live requests.
-        on_settled: called once, when the request has become READY or FAILED.
+        on_settled: called when the request becomes READY or FAILED, the first time.
         status: WAITING until its constraint has compiled or failed.
-        grammar: the request's position in its constraint; None until it has compiled,
-            and if it has FAILED. It is set after all other fields, because a step may
-            read it at once.
+        grammar: the request's position in its constraint; None unless it is READY.
         compiled: the constraint, once it has compiled.
         error: why the request FAILED.
-        is_removed: whether it has left the table.
+        is_removed: True once it has left the table.
         compilation: of its constraint, until it is over.
-        work_left: what its masks may still take outside of steps.
-        fit: how ``max_tokens`` is part of the constraint, as in the params.
-        max_tokens: the limit on the tokens of the text, None without one.
+        work_left: the work that its masks may still take outside of steps.
+        limit: the tokens within which the text has to end; None if it may be cut off.
+        fit: how the limit is part of the constraint, as in the params.
     """
 
     request_id: str
@@ -152,19 +105,40 @@ class Request:
     is_removed: bool = False
     compilation: Future[CompiledConstraint] | None = None
     work_left: int = REQUEST_WORK
+    limit: int | None = None
     fit: str = "on"
-    max_tokens: int | None = None
-
-    @property
-    def limit(self) -> int | None:
-        """The tokens within which the text has to end. None if it may be cut off."""
-        return None if self.fit == "off" else self.max_tokens
 
     def cancel_compilation(self) -> None:
         """Cancel it, unless it is over; other requests may wait for it."""
         compilation = self.compilation
         if compilation is not None:
             compilation.cancel()
+
+    def start(
+        self,
+        compiled: CompiledConstraint,
+        *,
+        stop_token_ids: Sequence[int] | None,
+        constrain_after: Sequence[int] | None,
+        output_token_ids: list[int],
+    ) -> StructuredOutputGrammar | GrammarError:
+        """A grammar at the request's position, or why there is none. The arguments are
+        those of ``StructuredOutputManager.add_request``."""
+        try:
+            grammar = compiled.grammar.copy(stop_token_ids)
+            if constrain_after is not None:
+                grammar.begin_after(constrain_after)
+            if self.limit is not None:
+                limit_tokens(grammar, self.limit, self.fit)
+            if not grammar.accept_tokens("", output_token_ids):
+                return GrammarError("output_token_ids do not satisfy the constraint", kind=GrammarErrorKind.REPLAY)
+            if self.limit is not None:
+                check_num_tokens(least_tokens(grammar), self.limit)
+            return grammar
+        except GrammarError as error:  # of the limit
+            return error
+        except Exception as error:  # whatever a native library raises: the request must not wait forever
+            return CompileCrashError(f"the grammar could not be started: {error!r}")
 
 
 class RequestTable:
@@ -177,12 +151,14 @@ class RequestTable:
         by_id: the requests by id. Only this class changes it.
         matchers: by request id, what a native step follows; None unless the request
             has a grammar. A request never has the matcher of an earlier one.
+        num_served: how many requests have become READY, by backend name.
     """
 
     def __init__(self, lock: ProcessLock) -> None:
         self._lock = lock  # guards the fields below
         self.by_id: dict[str, Request] = {}
         self.matchers: dict[str, Any] = {}
+        self.num_served: Counter[str] = Counter()
         self._changes: dict[str, None] = {}  # an ordered set of ids in by_id
         self._free_slots: list[int] = []  # a heap
         self._num_slots = 0
@@ -197,6 +173,26 @@ class RequestTable:
         if request is None:
             raise _unknown(request_id)
         return request
+
+    def checked_ids(self, request_ids: Sequence[str], strict: bool) -> list[str]:
+        """A copy of the ids of a step.
+
+        Raises:
+            ValueError: an id occurs twice.
+            UnknownRequestError: with ``strict``, an id is unknown.
+        """
+        ids = list(request_ids)
+        if len(set(ids)) < len(ids):
+            repeated = next(request_id for request_id in ids if ids.count(request_id) > 1)
+            raise ValueError(f"request_ids must be unique, got {repeated!r} more than once")
+        if strict and not all(map(self.by_id.__contains__, ids)):
+            unknown = [request_id for request_id in ids if request_id not in self.by_id]
+            raise UnknownRequestError(
+                f"requests {unknown} are not with the manager, so nothing would constrain them; "
+                "strict=False leaves their rows free",
+                unknown[0],
+            )
+        return ids
 
     def add(self, request_id: str, on_settled: OnSettled | None = None) -> Request:
         """Add a WAITING request in the lowest free slot.
@@ -214,31 +210,50 @@ class RequestTable:
             self.matchers[request_id] = None
         return request
 
-    def set_ready(self, request: Request, grammar: StructuredOutputGrammar) -> bool:
-        """Make the request READY. Return False if it has been removed."""
-        with self._lock:
-            if request.is_removed:
-                return False
-            request.grammar = grammar
-            self.matchers[request.request_id] = grammar.matcher
-            self._settle(request, GrammarStatus.READY)
-        return True
+    def begin(self, request: Request, start: Start, compilation: Future[CompiledConstraint]) -> None:
+        """Settle a request whose compilation is over."""
+        request.compilation = None
+        if compilation.cancelled() or request.is_removed:
+            return
+        error = cast(GrammarError | None, compilation.exception())
+        if error is not None:
+            self.settle(request, error)
+            return
+        compiled = compilation.result()
+        outcome = start(compiled)
+        if not isinstance(outcome, GrammarError):
+            request.compiled = compiled
+        self.settle(request, outcome)
 
-    def set_failed(self, request: Request, error: GrammarError) -> bool:
-        """Make the request FAILED. Return False if it has been removed.
+    def settle(self, request: Request, outcome: StructuredOutputGrammar | GrammarError) -> None:
+        """Make the request READY with a grammar, or FAILED with an error, unless it was
+        removed. The first time, call its ``on_settled``.
 
-        The request keeps a copy: the traceback of a raised error keeps the frames of
-        those who called, and what is in them.
+        The request keeps a copy of the error: the traceback of a raised one keeps the
+        frames of those who called, and what is in them.
         """
+        error = outcome.copy() if isinstance(outcome, GrammarError) else None
+        grammar = None if isinstance(outcome, GrammarError) else outcome
         with self._lock:
             if request.is_removed:
-                return False
-            request.error = error.copy()
-            request.error.request_id = request.request_id
-            request.grammar = None
-            self.matchers[request.request_id] = None
-            self._settle(request, GrammarStatus.FAILED)
-        return True
+                return
+            if error is not None:
+                error.request_id = request.request_id
+            elif request.compiled is not None:
+                self.num_served[request.compiled.backend_name] += 1
+            request.error, request.grammar = error, grammar
+            self.matchers[request.request_id] = None if grammar is None else grammar.matcher
+            # Last: others read it without the lock.
+            request.status = GrammarStatus.READY if error is None else GrammarStatus.FAILED
+            self._changes.pop(request.request_id, None)  # it moves to the end
+            self._changes[request.request_id] = None
+            on_settled, request.on_settled = request.on_settled, None
+            self._lock.notify_all()
+        if on_settled is not None:
+            try:
+                on_settled(request.request_id, request.status)
+            except Exception:
+                _log.exception("on_settled of request %r raised", request.request_id)
 
     def wait_settled(self, request_id: str, timeout: float | None) -> Request:
         """Block until the request is READY or FAILED.
@@ -289,12 +304,6 @@ class RequestTable:
             for request_id in list(self.by_id):
                 self.remove(request_id)
 
-    def _settle(self, request: Request, status: GrammarStatus) -> None:
-        request.status = status
-        self._changes.pop(request.request_id, None)  # it moves to the end
-        self._changes[request.request_id] = None
-        self._lock.notify_all()
-
     def _take_slot(self) -> int:
         if self._free_slots:
             return heapq.heappop(self._free_slots)
@@ -304,14 +313,3 @@ class RequestTable:
 
 def _unknown(request_id: str) -> UnknownRequestError:
     return UnknownRequestError(f"request {request_id!r} is not with the manager", request_id)
-
-
-def check_known(request_ids: Collection[str], known: Container[str]) -> None:
-    """Raise ``UnknownRequestError`` if one of the ids is not known."""
-    if not all(map(known.__contains__, request_ids)):
-        unknown = [request_id for request_id in request_ids if request_id not in known]
-        raise UnknownRequestError(
-            f"requests {unknown} are not with the manager, so nothing would constrain them; "
-            "strict=False leaves their rows free",
-            unknown[0],
-        )

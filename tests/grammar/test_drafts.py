@@ -137,7 +137,7 @@ def test_draft_tree_node_has_the_mask_of_the_chain_to_it(start, seed):
     tokens, next_token, next_sibling, above = random_tree(rng, here, rng.randrange(1, 12))
     before = here.num_tokens
     bitmask = torch.full((len(tokens), allocate_token_bitmask(1, V).shape[1]), 77, dtype=torch.int32)
-    num_allowed = here.fill_bitmask_tree(bitmask, 0, tokens, next_token, next_sibling)
+    num_allowed = native_steps.fill_tree(here, bitmask, tokens, next_token, next_sibling)
     allowed = 0
     for node in range(len(tokens)):
         chain, at = [], node
@@ -159,7 +159,7 @@ def test_draft_tree_node_has_the_mask_of_the_chain_to_it(start, seed):
 def test_draft_tree_with_cycle_or_bad_index_is_refused(start, next_token, next_sibling):
     here = start.copy()
     with pytest.raises(ValueError, match="must form a tree"):
-        here.fill_bitmask_tree(allocate_token_bitmask(2, V), 0, [0, 1], next_token, next_sibling)
+        native_steps.fill_tree(here, allocate_token_bitmask(2, V), [0, 1], next_token, next_sibling)
     assert here.num_tokens == 0
 
 
@@ -182,7 +182,7 @@ def test_text_that_follows_its_drafts_is_where_one_without_them_is(name, seed):
     for _ in range(20):
         tokens, next_token, next_sibling, _ = random_tree(rng, plain, rng.randrange(1, 12), rng.choice([2, 3, 20]))
         mask = allocate_token_bitmask(len(tokens), V)
-        drafted.fill_bitmask_tree(mask, 0, tokens, next_token, next_sibling)
+        native_steps.fill_tree(drafted, mask, tokens, next_token, next_sibling)
         path, at = [], 0
         while (at := next_token[at]) != -1:
             while next_sibling[at] != -1 and rng.random() < 0.5:

@@ -493,12 +493,12 @@ def test_additional_properties_are_checked():
         StructuredOutputsConfig(additional_properties=None)
 
 
-def test_additional_properties_are_part_of_what_caches_know_a_constraint_by(tmp_path):
-    config = StructuredOutputsConfig(cache_dir=str(tmp_path))
+def test_additional_properties_are_part_of_what_caches_know_a_constraint_by():
+    backends = BackendSet(VOCABULARY, StructuredOutputsConfig())
     grammar = f"start: %json {json.dumps(AB)}"
     for additional_properties in ("schema", "closed"):
         asked = constraint(grammar=grammar, additional_properties=additional_properties)
-        compiled = BackendSet(VOCABULARY, config).compile(asked)
+        compiled = backends.compile(asked)
         assert takes(compiled, '{"c": 1}') is (additional_properties == "schema")
     two_keys = {"type": "object", "properties": {"a": {"type": "null"}}, "minProperties": 2}
     assert check_params(StructuredOutputsParams(json=two_keys, additional_properties="closed")) == ()

@@ -6,7 +6,7 @@ import pytest
 
 from structout import StructuredOutputManager
 from structout.constraints.config import StructuredOutputsConfig
-from structout.grammar.registry import BackendSet
+from structout.grammar.native.backend import NativeBackend
 from structout.scheduler.compile_pool import CompilePool
 from structout.scheduler.process_lock import ProcessLock
 from support.compilations import LONG, Gates
@@ -22,7 +22,7 @@ def manager():
 @pytest.fixture
 def gate(monkeypatch):
     """An event for which every compilation waits."""
-    with gate_before(monkeypatch, BackendSet, "compile") as opened:
+    with gate_before(monkeypatch, NativeBackend, "compile") as opened:
         yield opened
 
 

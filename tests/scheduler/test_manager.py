@@ -358,7 +358,7 @@ def test_grammar_interface_without_a_manager(tokenizer):
     grammar.rollback(1 + len(text) - 4)
     grammar.fill_bitmask(masks, 0)
     assert torch.equal(masks[0], masks[1])
-    with pytest.raises(TypeError, match="expected grammars that NativeBackend compiled, got a object"):
+    with pytest.raises(TypeError, match="expected grammars that a backend compiled, got a object"):
         backend.fill_bitmask_batch([grammar, object()], masks, [0, 1])
     grammar.reset()
     backend.fill_bitmask_batch([grammar, copy], masks, [1, 0])

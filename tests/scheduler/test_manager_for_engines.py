@@ -1,5 +1,4 @@
-"""What engines ask of the manager beside a step: notices, explanations, errors and
-clean-up."""
+"""What engines ask of the manager beside a step: notices, errors and clean-up."""
 
 import gc
 import threading
@@ -19,7 +18,7 @@ from structout import (
     UnknownRequestError,
 )
 from structout.scheduler.requests import RequestTable
-from support.managers import STOP, TOKENIZER, V, add, ids_of
+from support.managers import TOKENIZER, V, add, ids_of
 
 READY, FAILED, WAITING = GrammarStatus.READY, GrammarStatus.FAILED, GrammarStatus.WAITING
 
@@ -40,46 +39,10 @@ def test_grammar_bitmask_with_an_unknown_id_raises_before_it_fills(manager):
         manager.grammar_bitmask(["r"])
 
 
-# -- refusals --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("backend", ["native", "xgrammar"])
-def test_explain_refusal_names_the_token_and_what_would_be_allowed(manager, backend):
-    add(manager, "r", choice=["ab", "ac"], backend=backend)
-    a, b, c, x = (ids_of(letter)[0] for letter in "abcx")
-    refusal = manager.explain_refusal("r", [a, x, b])
-    assert (refusal.index, refusal.token, refusal.text) == (1, x, "x")
-    assert refusal.num_allowed == 2
-    assert {(sample.token_id, sample.text) for sample in refusal.samples} == {(b, "b"), (c, "c")}
-    assert str(refusal) == f"token {x} ('x') at index 1 is not allowed; 2 tokens are allowed: 'b', 'c'"
-    assert manager.explain_refusal("r", [a, b, STOP]) is None
-    assert manager.num_tokens("r") == 0
-    assert manager.accept_tokens("r", [a, c])
-    assert [sample.token_id for sample in manager.explain_refusal("r", [x]).samples] == [STOP]
-    assert manager.num_tokens("r") == 2
-
-
-@pytest.mark.parametrize("bad", [-1, V, None, "a", 2**40])
-def test_explain_refusal_of_what_is_no_token(manager, bad):
-    add(manager, "r", regex="[a-z]*")
-    refusal = manager.explain_refusal("r", [bad])
-    assert (refusal.index, refusal.token, refusal.text) == (0, bad, "")
-    assert refusal.num_allowed > len(refusal.samples) == 8
-    assert str(refusal).endswith(", ...")
-
-
-def test_explain_refusal_during_reasoning_and_without_a_grammar(manager, gate):
+def test_num_tokens_of_a_request_without_a_grammar_raises(manager, gate):
     manager.add_request("waiting", StructuredOutputsParams(regex="a"))
     with pytest.raises(StructOutError, match="has no grammar: it is waiting"):
-        manager.explain_refusal("waiting", [1])
-    with pytest.raises(StructOutError, match="has no grammar: it is waiting"):
         manager.num_tokens("waiting")
-    gate.set()
-    manager.wait_ready("waiting", 60)
-    manager.add_request("thinking", StructuredOutputsParams(regex="a"), constrain_after=[7])
-    assert manager.explain_refusal("thinking", [3, V]).num_allowed == V - 1  # all but the stop token
-    with pytest.raises(UnknownRequestError):
-        manager.explain_refusal("nobody", [1])
 
 
 # -- changes of status -----------------------------------------------------------------

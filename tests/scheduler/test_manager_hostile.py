@@ -238,7 +238,6 @@ def test_fill_with_unsuitable_buffer_raises_and_writes_nothing(buffer):
         lambda: grammar.fill_bitmask(buffer, 0),
         lambda: backend.fill_bitmask_batch([grammar], buffer, [1]),
         lambda: grammar.fill_bitmask_drafts(buffer, 0, [5]),
-        lambda: grammar.fill_bitmask_tree(buffer, 0, [0, 5], [1, -1], [-1, -1]),
     ]
     for fill in fills:
         with pytest.raises(ValueError, match="a mask buffer must be a contiguous int32 CPU tensor"):

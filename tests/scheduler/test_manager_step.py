@@ -16,7 +16,7 @@ from structout import (
     UnknownRequestError,
 )
 from structout.errors import GrammarErrorKind, StructOutError
-from structout.grammar.registry import BackendSet
+from structout.grammar.native.backend import NativeBackend
 from structout.masks.buffers import BufferRing
 from support.managers import STOP, TOKENIZER, V, add, gate_before, ids_of
 
@@ -125,21 +125,21 @@ def test_request_with_the_id_of_one_that_was_finished_before_its_step_does_not_m
 
 
 def test_request_that_becomes_ready_or_fails_before_its_step_gets_rows_that_allow_nothing(manager, gate, monkeypatch):
-    compiles, compile = threading.Event(), BackendSet.compile
+    compiles, compile = threading.Event(), NativeBackend.compile
     add(manager, "first", regex="[ab]*")
     add(manager, "failing", regex="[ab]*")
 
-    def compile_later(backends, constraint):
+    def compile_later(backend, constraint, stop_token_ids):
         assert compiles.wait(60)
-        return compile(backends, constraint)
+        return compile(backend, constraint, stop_token_ids)
 
-    monkeypatch.setattr(BackendSet, "compile", compile_later)
+    monkeypatch.setattr(NativeBackend, "compile", compile_later)
     manager.add_request("late", StructuredOutputsParams(regex="a*"))
     manager.step({}, ["first"])
     future = manager.step({"late": [A], "failing": [A]}, ["late", "failing"])
     compiles.set()
     manager.wait_ready("late", 60)
-    manager._requests.set_failed(manager._requests["failing"], manager._requests["failing"].error or _limit())
+    manager._requests.settle(manager._requests["failing"], manager._requests["failing"].error or _limit())
     gate.set()
     batch = future.result(60)
     assert batch.row_indptr.tolist() == [0, 1, 2]

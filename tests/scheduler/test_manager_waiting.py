@@ -16,7 +16,7 @@ from structout import (
     StructuredOutputsParams,
     UnknownRequestError,
 )
-from structout.grammar.registry import BackendSet
+from structout.grammar.native.backend import NativeBackend
 from support import fresh_process
 from support.locations import importing
 from support.managers import TOKENIZER, V, add
@@ -35,15 +35,15 @@ class Gate:
     def __init__(self, monkeypatch):
         self.opened = threading.Event()
         self.entered = threading.Semaphore(0)
-        compile_constraint = BackendSet.compile
+        compile_constraint = NativeBackend.compile
 
-        def blocked_compile(backends, constraint):
+        def blocked_compile(backend, constraint, stop_token_ids):
             if constraint.spec.startswith("slow"):
                 self.entered.release()
                 assert self.opened.wait(60)
-            return compile_constraint(backends, constraint)
+            return compile_constraint(backend, constraint, stop_token_ids)
 
-        monkeypatch.setattr(BackendSet, "compile", blocked_compile)
+        monkeypatch.setattr(NativeBackend, "compile", blocked_compile)
 
 
 @pytest.fixture
@@ -173,8 +173,8 @@ def test_process_exits_while_a_constraint_compiles(ending):
 import sys, time
 from support.managers import TOKENIZER, V
 from structout import StructuredOutputManager, StructuredOutputsParams
-from structout.grammar.registry import BackendSet
-BackendSet.compile = lambda *arguments: time.sleep(600)
+from structout.grammar.native.backend import NativeBackend
+NativeBackend.compile = lambda *arguments: time.sleep(600)
 manager = StructuredOutputManager(TOKENIZER, V)
 manager.add_request("r", StructuredOutputsParams(regex="a"))
 print("ending", flush=True)

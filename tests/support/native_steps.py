@@ -1,7 +1,7 @@
 """Steps of the engine's grammars, without a manager."""
 
+from structout.grammar.interface import mask_memory
 from structout.grammar.native.extension import core
-from structout.grammar.native.native_grammar import mask_memory
 from structout.masks.bitmask import allocate_token_bitmask
 
 MAX_WORK = 1 << 62
@@ -19,6 +19,22 @@ def run(step, vocab_size):
     masks = allocate_token_bitmask(step.max_rows, vocab_size, pin_memory=False)
     step.run(MAX_WORK, core().MaskBuffer(*mask_memory(masks, vocab_size, []), len(masks)))
     return masks[: int(step.row_indptr[-1])]
+
+
+def fill_tree(grammar, masks, tokens, next_token, next_sibling):
+    """Fill the mask after each node of a tree of drafts. Returns how many nodes are
+    allowed, without node 0."""
+    if grammar.is_terminated():  # a step gives it no rows
+        masks.fill_(-1)
+        return 0
+    step = core().Step({0: grammar.matcher}, [0], {0: tokens}, None, {0: (next_token, next_sibling)})
+    buffer = core().MaskBuffer(*mask_memory(masks, grammar.vocab_size, []), len(masks))
+    step.run(MAX_WORK, buffer)
+    for _, problem in step.problems:
+        raise ValueError(problem)
+    for index in step.unfinished:
+        step.finish(index, MAX_WORK, buffer)
+    return int(step.num_allowed[0])
 
 
 def accept(grammars, tokens):

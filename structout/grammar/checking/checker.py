@@ -18,8 +18,8 @@ from structout.grammar.checking.spelled_text import Piece, may_end, spelled
 from structout.grammar.checking.text_check import Cause, Continuation, TextCheck
 from structout.grammar.checking.ways_on import Way, WaysOn
 from structout.grammar.forced_tokens import CanonicalTokenizer
+from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.native.backend import NativeBackend
-from structout.grammar.native.native_grammar import NativeGrammar
 from structout.grammar.vocabulary import BYTES, Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask, count_allowed
 
@@ -81,9 +81,9 @@ class Checker:
         self.vocabulary = Vocabulary.from_tokenizer(tokenizer) if self.has_tokenizer else BYTES
         self._canonical = CanonicalTokenizer(tokenizer, self.vocabulary) if self.has_tokenizer else None
         self._backend = NativeBackend.from_config(self.vocabulary, self.config, None)
-        self._grammar = self._compiled(self.constraint, self._backend)
+        self._grammar = self._backend.compile(self.constraint).grammar
 
-    def grammar(self) -> NativeGrammar:
+    def grammar(self) -> StructuredOutputGrammar:
         """A grammar at the start of the constraint."""
         return self._grammar.copy()
 
@@ -113,7 +113,7 @@ class Checker:
             for is_loose in (False, True)
         }
 
-    def relaxed_grammar(self, value: Any, kept_options: Sequence[str], *, is_of_bytes: bool) -> NativeGrammar:
+    def relaxed_grammar(self, value: Any, kept_options: Sequence[str], *, is_of_bytes: bool) -> StructuredOutputGrammar:
         """The grammar of another value of the constraint, with some of its options."""
         constraint = self.constraint
         if constraint.kind is _KIND.JSON_OBJECT:
@@ -126,12 +126,7 @@ class Checker:
         is_loose = "whitespace" not in kept_options
         if is_loose:
             constraint = replace(constraint, whitespace_pattern=None)
-        return self._compiled(constraint, self._backends[is_of_bytes, is_loose])
-
-    def _compiled(self, constraint: Constraint, backend: NativeBackend) -> NativeGrammar:
-        grammar = backend.compile(constraint).grammar
-        assert isinstance(grammar, NativeGrammar)
-        return grammar
+        return self._backends[is_of_bytes, is_loose].compile(constraint).grammar
 
 
 class _Examination:
@@ -329,14 +324,14 @@ class _Examination:
         schema = next(each.schema for each in constraint.tag_schemas if each.pointer == schema_at)
         return schema, lambda relaxed: with_schemas(constraint.value, {schema_at: relaxed})
 
-    def _is_allowed_by(self, grammar: NativeGrammar) -> bool:
+    def _is_allowed_by(self, grammar: StructuredOutputGrammar) -> bool:
         if not all(piece.is_read_by(grammar) for piece in self._allowed_for(grammar)):
             return False
         if self._refused is None:
             return may_end(grammar, self._checker.vocabulary if grammar.vocab_size != BYTES.size else BYTES)
         return self._refused.is_read_by(grammar)
 
-    def _allowed_for(self, grammar: NativeGrammar) -> Sequence[Piece]:
+    def _allowed_for(self, grammar: StructuredOutputGrammar) -> Sequence[Piece]:
         if grammar.vocab_size == BYTES.size:
             return [Piece(None, b"".join(piece.written for piece in self._allowed))]
         return self._allowed

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import StructuredOutputGrammar
-from structout.grammar.native.native_grammar import NativeGrammar
 from structout.grammar.vocabulary import Vocabulary
 
 
@@ -23,7 +22,7 @@ class Piece(NamedTuple):
     token_id: int | None
     written: bytes
 
-    def is_read_by(self, grammar: NativeGrammar) -> bool:
+    def is_read_by(self, grammar: StructuredOutputGrammar) -> bool:
         """Advance a grammar. If the piece is not allowed, do nothing and return
         False."""
         if self.token_id is not None:
@@ -32,7 +31,7 @@ class Piece(NamedTuple):
 
 
 def spelled(
-    text: str, grammar: NativeGrammar, vocabulary: Vocabulary, tokenizer: CanonicalTokenizer | None
+    text: str, grammar: StructuredOutputGrammar, vocabulary: Vocabulary, tokenizer: CanonicalTokenizer | None
 ) -> list[Piece]:
     """Split a text into the tokens that the tokenizer makes of it.
 

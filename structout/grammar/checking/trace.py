@@ -11,10 +11,10 @@ from structout.grammar.checking.checker import Checker
 from structout.grammar.checking.descriptions import place_in_json
 from structout.grammar.checking.spelled_text import Piece
 from structout.grammar.checking.ways_on import Span
+from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.native.grammars import ContextFreeGrammar
 from structout.grammar.native.json_schema import JsonSchemaGrammar
-from structout.grammar.native.matcher import FsmGrammar
-from structout.grammar.native.native_grammar import NativeGrammar
+from structout.grammar.native.token_index import FsmGrammar
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
 
@@ -116,7 +116,7 @@ def trace(checker: Checker, pieces: Sequence[Piece], logits: torch.Tensor | None
     return _with_rules(steps, ends, ways_on.spans(completion or b""))
 
 
-def _mask(grammar: NativeGrammar, vocabulary: Vocabulary) -> torch.Tensor:
+def _mask(grammar: StructuredOutputGrammar, vocabulary: Vocabulary) -> torch.Tensor:
     """The mask as bools ``[V]``."""
     mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
     grammar.fill_bitmask(mask, 0)
@@ -137,7 +137,7 @@ def _likeliest(
     return tuple(shown)
 
 
-def state_of(grammar: NativeGrammar) -> str:
+def state_of(grammar: StructuredOutputGrammar) -> str:
     """The engine's numbers, the top of a stack first."""
     if isinstance(grammar, JsonSchemaGrammar):
         return " ".join(map(str, grammar.state_id()))
@@ -147,7 +147,7 @@ def state_of(grammar: NativeGrammar) -> str:
     return str(grammar.state_id())
 
 
-def _place_in_json(grammar: NativeGrammar, read: bytes) -> tuple[str, ...]:
+def _place_in_json(grammar: StructuredOutputGrammar, read: bytes) -> tuple[str, ...]:
     if not isinstance(grammar, JsonSchemaGrammar):
         return ()
     place = place_in_json(read.decode(errors="replace"))

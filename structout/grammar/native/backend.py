@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, cast
-
-import torch
+from functools import partial
+from typing import NamedTuple, cast
 
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import Constraint, StructuredOutputOptions
@@ -15,17 +14,16 @@ from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend, StructuredOutputGrammar
 from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
 from structout.grammar.native.compiled_grammar import CompiledGrammar
-from structout.grammar.native.extension import core, grammar_errors
+from structout.grammar.native.extension import grammar_errors
 from structout.grammar.native.grammar_context import GrammarContext
 from structout.grammar.native.grammars import ContextFreeGrammar, compile_grammar, parse_grammar
 from structout.grammar.native.json_schema import DEFAULT_FORM, CompiledSchema, JsonSchemaGrammar, TextForm
 from structout.grammar.native.lenient import without
-from structout.grammar.native.matcher import FsmGrammar
-from structout.grammar.native.native_grammar import NativeGrammar, mask_memory
 from structout.grammar.native.rules import RuleSet
 from structout.grammar.native.structural_tags import structural_tag_rules
+from structout.grammar.native.tag_arguments import add_schema
 from structout.grammar.native.tag_schemas import TagSchemas
-from structout.grammar.native.token_index import TokenIndex, vocabulary_trie
+from structout.grammar.native.token_index import FsmGrammar, TokenIndex, vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
 
 _CHECK_SECONDS = 0.05
@@ -34,7 +32,21 @@ _MAX_LEFT_OUT = 64  # keywords of a lenient schema
 
 _JSON_OBJECT = '{"type": "object"}'
 
-_Compiled = Automaton | CompiledSchema | CompiledGrammar
+_Language = Automaton | CompiledSchema | CompiledGrammar
+_GRAMMARS: dict[type, type[StructuredOutputGrammar]] = {
+    CompiledSchema: JsonSchemaGrammar,
+    CompiledGrammar: ContextFreeGrammar,
+    TokenIndex: FsmGrammar,
+}
+
+
+class _Compiled(NamedTuple):
+    """What a constraint was compiled into, the parts of it that are not enforced, and
+    the formats that constrain nothing."""
+
+    language: _Language
+    weakened: tuple[str, ...] = ()
+    annotations: tuple[str, ...] = ()
 
 
 class NativeBackend(StructuredOutputBackend):
@@ -50,12 +62,6 @@ class NativeBackend(StructuredOutputBackend):
     Raises:
         ImportError: the engine was not built for this version of Python.
     """
-
-    # They compile within their limits, so they need no other process. A schema compiles
-    # faster than it could be loaded.
-    saved_kinds = frozenset(
-        {StructuredOutputOptions.REGEX, StructuredOutputOptions.CHOICE, StructuredOutputOptions.GRAMMAR}
-    )
 
     def __init__(
         self,
@@ -80,7 +86,7 @@ class NativeBackend(StructuredOutputBackend):
 
     def compile_grammar(
         self, request_type: StructuredOutputOptions, grammar_spec: str, stop_token_ids: Sequence[int] | None = None
-    ) -> NativeGrammar:
+    ) -> StructuredOutputGrammar:
         """Compile a constraint as the interface specifies."""
         constraint = Constraint(request_type, grammar_spec)
         return self._grammar(constraint, self.compile_native(constraint), stop_token_ids)
@@ -95,9 +101,8 @@ class NativeBackend(StructuredOutputBackend):
         """
         stops = self.vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
         compiled = self._compiled_leniently(constraint, self._limits, stops)
-        native, (weakened, annotations) = compiled[0], _not_enforced(constraint, *compiled)
-        grammar = self._grammar(constraint, native, stop_token_ids)
-        return CompiledConstraint(grammar, weakened=weakened, annotations=annotations)
+        grammar = self._grammar(constraint, compiled.language, stop_token_ids)
+        return CompiledConstraint(grammar, weakened=compiled.weakened, annotations=compiled.annotations)
 
     def check(self, constraint: Constraint) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Find out what ``compile`` would refuse, within milliseconds. A constraint
@@ -113,12 +118,12 @@ class NativeBackend(StructuredOutputBackend):
             if error.limit != "cpu_milliseconds":
                 raise
             return (), ()
-        self._refuse_empty(constraint, compiled[0])
-        return _not_enforced(constraint, *compiled)
+        self._refuse_empty(constraint, compiled.language)
+        return compiled.weakened, compiled.annotations
 
-    def compile_native(self, constraint: Constraint) -> _Compiled:
+    def compile_native(self, constraint: Constraint) -> _Language:
         """A schema or a recursive grammar over tokens, or an automaton over bytes."""
-        return self._compiled(constraint, self._limits, self._tag_schemas(constraint, self._limits))
+        return self._compiled(constraint, self._limits).language
 
     def labelled_rules(self, constraint: Constraint) -> RuleSet:
         """The constraint as rules, whose ``labels`` name the rules of a grammar, its
@@ -133,7 +138,7 @@ class NativeBackend(StructuredOutputBackend):
             return parse_grammar(constraint.spec, limits, context)
         if constraint.kind is StructuredOutputOptions.STRUCTURAL_TAG:
             schemas = self._tag_schemas(constraint, limits)
-            rules = structural_tag_rules(constraint.value, limits, schemas.add, context, stops)
+            rules = structural_tag_rules(constraint.value, limits, partial(add_schema, schemas), context, stops)
         else:
             native = self.compile_native(constraint)
             rules = RuleSet("text", limits, is_labelled=True)
@@ -147,26 +152,30 @@ class NativeBackend(StructuredOutputBackend):
 
     def _compiled_leniently(
         self, constraint: Constraint, limits: AutomatonLimits, stop_token_ids: Sequence[int] = ()
-    ) -> tuple[_Compiled, TagSchemas, tuple[str, ...]]:
-        """Compile, and return also the compiler of a tag's schemas, and pointers to the
-        keywords that a lenient schema lost.
-
-        Each keyword that the engine does not support costs one more compilation.
-        """
+    ) -> _Compiled:
+        """Compile. Go without the keywords of a lenient schema that are not supported:
+        each costs one more compilation."""
         left_out: list[str] = []
+        relaxed = constraint
         while True:
-            schemas = self._tag_schemas(constraint, limits)
             try:
-                return self._compiled(constraint, limits, schemas, stop_token_ids), schemas, tuple(left_out)
+                compiled = self._compiled(relaxed, limits, stop_token_ids)
+                break
             except GrammarError as error:
-                if not constraint.lenient or not _is_in_a_schema(constraint, error) or len(left_out) >= _MAX_LEFT_OUT:
+                if not constraint.lenient or not _is_in_a_schema(relaxed, error) or len(left_out) >= _MAX_LEFT_OUT:
                     raise
                 try:
-                    value, places = without(constraint.value, error.pointer or "")
+                    value, places = without(relaxed.value, error.pointer or "")
                 except LookupError:
                     raise error from None
-                constraint = constraint.rewritten(value)
+                relaxed = relaxed.rewritten(value)
                 left_out += places
+        if not constraint.lenient:
+            return compiled
+        unknown = set(_unknown_formats(constraint)) if compiled.annotations else set()
+        standard = [place for place in compiled.annotations if place not in unknown]
+        annotations = tuple(place for place in compiled.annotations if place in unknown)
+        return _Compiled(compiled.language, (*left_out, *compiled.weakened, *standard), annotations)
 
     def _tag_schemas(self, constraint: Constraint, limits: AutomatonLimits) -> TagSchemas:
         """A compiler of the schemas of a structural tag."""
@@ -187,81 +196,52 @@ class NativeBackend(StructuredOutputBackend):
         )
 
     def _compiled(
-        self,
-        constraint: Constraint,
-        limits: AutomatonLimits,
-        schemas: TagSchemas,
-        stop_token_ids: Sequence[int] = (),
+        self, constraint: Constraint, limits: AutomatonLimits, stop_token_ids: Sequence[int] = ()
     ) -> _Compiled:
         kind = constraint.kind
-        if constraint.whitespace_pattern is not None and kind is not StructuredOutputOptions.JSON:
-            raise GrammarError(f"whitespace_pattern applies to json only, got a {kind.value} constraint")
         match kind:
             case StructuredOutputOptions.JSON | StructuredOutputOptions.JSON_OBJECT:
                 schema = constraint.spec if kind is StructuredOutputOptions.JSON else _JSON_OBJECT
                 ignored = STANDARD_FORMATS if constraint.lenient else ()
-                return CompiledSchema(
+                compiled = CompiledSchema(
                     schema, self.vocabulary, self._form_of(constraint), limits, ignored, dict(constraint.schemas)
                 )
+                return _Compiled(compiled, annotations=compiled.annotations)
             case StructuredOutputOptions.REGEX:
-                return Automaton.from_regex(constraint.spec, limits)
+                return _Compiled(Automaton.from_regex(constraint.spec, limits))
             case StructuredOutputOptions.CHOICE:
-                return Automaton.from_choices(constraint.value)
+                return _Compiled(Automaton.from_choices(constraint.value))
             case StructuredOutputOptions.GRAMMAR:
-                return compile_grammar(constraint.spec, self.vocabulary, limits, self._context(constraint, limits))
-            case StructuredOutputOptions.STRUCTURAL_TAG:
                 context = self._context(constraint, limits)
+                return _Compiled(compile_grammar(constraint.spec, self.vocabulary, limits, context))
+            case StructuredOutputOptions.STRUCTURAL_TAG:
+                schemas = self._tag_schemas(constraint, limits)
+                add, context = partial(add_schema, schemas), self._context(constraint, limits)
                 try:
-                    rules = structural_tag_rules(constraint.value, limits, schemas.add, context, stop_token_ids)
+                    rules = structural_tag_rules(constraint.value, limits, add, context, stop_token_ids)
                 except GrammarError as error:
                     tag = None if error.pointer is None else tag_around(constraint.value, error.pointer)
                     raise (error if tag is None else error.inside(f"the tag {tag!r}")) from None
                 automaton = None if constraint.tag_schemas else rules.automaton()
-                return CompiledGrammar(rules, self.vocabulary) if automaton is None else automaton
-
-    def serialize(self, grammar: StructuredOutputGrammar) -> bytes | None:
-        return grammar.index.automaton.serialize() if isinstance(grammar, FsmGrammar) else None
-
-    def load_grammar(
-        self, constraint: Constraint, serialized: bytes, stop_token_ids: Sequence[int] | None = None
-    ) -> CompiledConstraint:
-        return CompiledConstraint(self._grammar(constraint, Automaton.deserialize(serialized), stop_token_ids))
-
-    def fill_bitmask_batch(
-        self, grammars: Sequence[StructuredOutputGrammar], bitmask: torch.Tensor, rows: Sequence[int]
-    ) -> None:
-        """Fill rows as the interface specifies, in one native call.
-
-        It keeps Python's global lock unless a mask has to be computed.
-        """
-        address, row_bytes = mask_memory(bitmask, self.vocabulary.size, rows)
-        core().fill_batch(_matchers(grammars), address, row_bytes, rows)
+                language = CompiledGrammar(rules, self.vocabulary) if automaton is None else automaton
+                return _Compiled(language, tuple(schemas.weakened), tuple(schemas.annotations))
 
     def destroy(self) -> None:
         """Do nothing: the backend keeps nothing that no grammar holds, except the
         vocabulary, which other managers may share."""
 
     def _grammar(
-        self, constraint: Constraint, native: _Compiled, stop_token_ids: Sequence[int] | None
-    ) -> NativeGrammar:
+        self, constraint: Constraint, native: _Language, stop_token_ids: Sequence[int] | None
+    ) -> StructuredOutputGrammar:
         self._refuse_empty(constraint, native)
         stops = self.vocabulary.stop_token_ids if stop_token_ids is None else stop_token_ids
-        grammar: NativeGrammar
-        if isinstance(native, CompiledSchema):
-            grammar = JsonSchemaGrammar(native, self.vocabulary.size, stops, self._canonical_tokenizer)
-        elif isinstance(native, CompiledGrammar):
-            grammar = ContextFreeGrammar(native, self.vocabulary.size, stops, self._canonical_tokenizer)
-        else:
-            index = TokenIndex(native, self.vocabulary)
-            grammar = FsmGrammar(index, self.vocabulary.size, stops, self._canonical_tokenizer)
+        index = TokenIndex(native, self.vocabulary) if isinstance(native, Automaton) else native
+        grammar = _GRAMMARS[type(index)](index, self.vocabulary.size, stops, self._canonical_tokenizer)
         with grammar_errors():
             self._refuse_empty_language(grammar, constraint.kind)
         return grammar
 
-    def _allows_any(self, grammar: StructuredOutputGrammar) -> bool:
-        return bool(cast(NativeGrammar, grammar).matcher.allows_any())
-
-    def _refuse_empty(self, constraint: Constraint, native: _Compiled) -> None:
+    def _refuse_empty(self, constraint: Constraint, native: _Language) -> None:
         if not isinstance(native, CompiledSchema) and native.is_empty:  # CompiledSchema refuses by itself
             message = f"the {constraint.kind.value} constraint allows no text at all"
             raise GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE)
@@ -276,30 +256,9 @@ def _is_in_a_schema(constraint: Constraint, error: GrammarError) -> bool:
     return is_json or any(error.pointer.startswith(f"{schema.pointer}/") for schema in constraint.tag_schemas)
 
 
-def _not_enforced(
-    constraint: Constraint, native: _Compiled, schemas: TagSchemas, left_out: tuple[str, ...]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The parts of a lenient constraint that are not enforced, and the formats that
-    constrain nothing."""
-    annotations = native.annotations if isinstance(native, CompiledSchema) else tuple(schemas.annotations)
-    weakened = (*left_out, *schemas.weakened)
-    if not annotations or not constraint.lenient:
-        return weakened, annotations
-    unknown = set(_unknown_formats(constraint))
-    standard = tuple(place for place in annotations if place not in unknown)
-    return weakened + standard, tuple(place for place in annotations if place in unknown)
-
-
 def _unknown_formats(constraint: Constraint) -> Iterator[str]:
     if constraint.kind is StructuredOutputOptions.STRUCTURAL_TAG:
         for schema in constraint.tag_schemas:
             yield from unknown_formats(schema.nodes, schema.pointer)
     else:
         yield from unknown_formats(constraint.nodes)
-
-
-def _matchers(grammars: Sequence[StructuredOutputGrammar]) -> list[Any]:
-    for grammar_class in set(map(type, grammars)):  # few classes: isinstance is slow for abstract ones
-        if not issubclass(grammar_class, NativeGrammar):
-            raise TypeError(f"expected grammars that NativeBackend compiled, got a {grammar_class.__name__}")
-    return [grammar.matcher for grammar in cast(Sequence[NativeGrammar], grammars)]

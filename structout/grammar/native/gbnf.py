@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from structout.errors import GrammarError
 from structout.grammar.native.automaton import AutomatonLimits
 from structout.grammar.native.gbnf_options import RuleOptions
 from structout.grammar.native.grammar_context import GrammarContext
@@ -14,8 +13,8 @@ from structout.grammar.native.rules import (
     RuleSet,
     Way,
     bounded_int,
+    errors_placed,
     malformed_error,
-    place,
     unsupported_error,
 )
 from structout.grammar.native.substrings import add_substrings
@@ -87,11 +86,7 @@ class _Parser:
             raise malformed_error(self._text, 0, "expected a rule such as root ::= ...")
         for start, end in zip(starts, [*starts[1:], len(self._tokens)], strict=True):
             self._parse_rule(start, end)
-        if not self._rules.is_defined(START):
-            raise GrammarError(f"a GBNF grammar must have a rule named {START}")
-        for name in self._rules.undefined_names:
-            where = place(self._text, self._first_uses[name])
-            raise GrammarError(f"{where}: the grammar uses {name}, which it does not define")
+        self._rules.check_complete("GBNF", self._text, self._first_uses)
         return self._rules
 
     def _parse_rule(self, start: int, end: int) -> None:
@@ -129,10 +124,8 @@ class _Parser:
         written = self._tokens[start + 1]
         if written.lastgroup != "characters":
             return None
-        try:
+        with errors_placed(self._text, written.start()):
             return RuleOptions.parse(written.group()[1:-1], self._tokens[start].group())
-        except GrammarError as error:
-            raise GrammarError(f"{place(self._text, written.start())}: {error}", kind=error.kind) from None
 
     def _parse_macro(self, name: re.Match[str]) -> int:
         """Parse the arguments of a macro of xgrammar."""
@@ -260,10 +253,8 @@ class _Parser:
         raise malformed_error(self._text, at, f"unexpected {part}")
 
     def _add_token(self, token: re.Match[str]) -> int:
-        try:
+        with errors_placed(self._text, token.start()):
             return self._context.add_token(self._rules, token["token"], is_negated=token["negation"] == "!")
-        except GrammarError as error:
-            raise GrammarError(f"{place(self._text, token.start())}: {error}", kind=error.kind) from None
 
     def _bounds(self, token: re.Match[str]) -> tuple[int, int | None]:
         low = bounded_int(token["low"])

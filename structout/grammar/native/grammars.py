@@ -1,15 +1,12 @@
 """Compiles grammars in GBNF and in Lark."""
 
-from collections.abc import Sequence
-
 from structout.constraints.grammar_texts import is_gbnf
-from structout.grammar.forced_tokens import CanonicalTokenizer
+from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.native import gbnf, lark
 from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
 from structout.grammar.native.compiled_grammar import CompiledGrammar
-from structout.grammar.native.extension import core, grammar_errors
+from structout.grammar.native.extension import grammar_errors
 from structout.grammar.native.grammar_context import NO_CONTEXT, GrammarContext
-from structout.grammar.native.native_grammar import NativeGrammar
 from structout.grammar.native.rules import RuleSet
 from structout.grammar.vocabulary import Vocabulary
 
@@ -49,31 +46,11 @@ def compile_grammar(
     return CompiledGrammar(rules, vocabulary) if automaton is None else automaton
 
 
-class ContextFreeGrammar(NativeGrammar):
-    """The position of one request in a grammar with recursion.
+class ContextFreeGrammar(StructuredOutputGrammar):
+    """The position of one request in a grammar with recursion, whose index is a
+    :class:`CompiledGrammar`."""
 
-    Args:
-        index: what the grammar was compiled into.
-        vocab_size: V, the number of tokens that a mask covers.
-        stop_token_ids: tokens that end the text.
-        canonical_tokenizer: needed for ``compute_ff_tokens``.
-    """
-
-    def __init__(
-        self,
-        index: CompiledGrammar,
-        vocab_size: int,
-        stop_token_ids: Sequence[int],
-        canonical_tokenizer: CanonicalTokenizer | None,
-    ):
-        matcher = core().GrammarMatcher(index.native, sorted(set(stop_token_ids)))
-        super().__init__(matcher, vocab_size, stop_token_ids, canonical_tokenizer)
-        self._index = index
-
-    @property
-    def index(self) -> CompiledGrammar:
-        """The grammar that all copies and forks share."""
-        return self._index
+    _matcher_class = "GrammarMatcher"
 
     def state_id(self) -> int:
         """The number of the text's configuration: the set of all stacks that it may
@@ -96,12 +73,5 @@ class ContextFreeGrammar(NativeGrammar):
         Raises:
             GrammarLimitError: that takes more than the limits.
         """
-        reader = self._index.capture_reader
+        reader = self.index.capture_reader
         return [] if reader is None else reader.captures(self.matcher.recent_tokens(self.num_tokens))
-
-    def _at_start(self, stop_token_ids: Sequence[int]) -> "ContextFreeGrammar":
-        return ContextFreeGrammar(self._index, self._vocab_size, stop_token_ids, self._canonical_tokenizer)
-
-    @property
-    def memory_bytes(self) -> int:
-        return self._index.memory_bytes

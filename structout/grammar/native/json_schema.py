@@ -1,6 +1,6 @@
 """JSON schemas over the tokens of a vocabulary."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -10,13 +10,11 @@ from structout.constraints import exact_json
 from structout.constraints.metaschemas import referred_metaschemas
 from structout.constraints.schema_walks import STANDARD_FORMATS, keyword_at, subschemas
 from structout.errors import GrammarError, GrammarErrorKind
-from structout.grammar.forced_tokens import CanonicalTokenizer
-from structout.grammar.interface import DeviceTables
+from structout.grammar.interface import DeviceTables, StructuredOutputGrammar
 from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, AutomatonLimits
 from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.native.formats import FORMATS, native_formats
 from structout.grammar.native.impossible import cause_of_impossibility
-from structout.grammar.native.native_grammar import NativeGrammar
 from structout.grammar.native.token_index import TokenIndex, vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
 
@@ -184,31 +182,11 @@ def _with_cause(error: GrammarError, schema: str) -> GrammarError:
     return GrammarError(message, kind=GrammarErrorKind.IMPOSSIBLE, pointer=pointer, keyword=keyword)
 
 
-class JsonSchemaGrammar(NativeGrammar):
-    """The position of one request in a JSON text.
+class JsonSchemaGrammar(StructuredOutputGrammar):
+    """The position of one request in a JSON text, whose index is a
+    :class:`CompiledSchema`."""
 
-    Args:
-        index: what the schema was compiled into.
-        vocab_size: V, the number of tokens that a mask covers.
-        stop_token_ids: tokens that end the text.
-        canonical_tokenizer: needed for ``compute_ff_tokens``.
-    """
-
-    def __init__(
-        self,
-        index: CompiledSchema,
-        vocab_size: int,
-        stop_token_ids: Sequence[int],
-        canonical_tokenizer: CanonicalTokenizer | None,
-    ):
-        matcher = core().SchemaMatcher(index.native, sorted(set(stop_token_ids)))
-        super().__init__(matcher, vocab_size, stop_token_ids, canonical_tokenizer)
-        self._index = index
-
-    @property
-    def index(self) -> CompiledSchema:
-        """The schema that all copies and forks share."""
-        return self._index
+    _matcher_class = "SchemaMatcher"
 
     def state_id(self) -> tuple[int, ...]:
         """The states on top of the stack that the mask looks at, the top first.
@@ -221,17 +199,10 @@ class JsonSchemaGrammar(NativeGrammar):
         return self.matcher.control_state
 
     def device_tables(self) -> DeviceTables | None:
-        index = self._index.closed
+        index = self.index.closed
         if index is None or self.matcher.is_reasoning:
             return None
         state = 0
         for token in self.matcher.recent_tokens(self.num_tokens):
             state = index.next(state, token)
         return DeviceTables(index, self._stop_token_ids, None if self.is_terminated() else state)
-
-    def _at_start(self, stop_token_ids: Sequence[int]) -> "JsonSchemaGrammar":
-        return JsonSchemaGrammar(self._index, self._vocab_size, stop_token_ids, self._canonical_tokenizer)
-
-    @property
-    def memory_bytes(self) -> int:
-        return self._index.memory_bytes

@@ -16,8 +16,8 @@ from structout.grammar.native.rules import (
     OpenGroups,
     RuleSet,
     bounded_int,
+    errors_placed,
     malformed_error,
-    place,
     unsupported_error,
 )
 from structout.grammar.native.rust_regex import ecma_from_rust
@@ -80,11 +80,7 @@ class _Parser:
                 self._parse_rule()
         for name, value, token in self._instances:  # each may add others
             self._parse_instance(name, value, token)
-        if not self._rules.is_defined(START):
-            raise GrammarError(f"a Lark grammar must have a rule named {START}")
-        for name in self._rules.undefined_names:
-            where = place(self._text, self._first_uses[name])
-            raise GrammarError(f"{where}: the grammar uses {name}, which it does not define")
+        self._rules.check_complete("Lark", self._text, self._first_uses)
         if self._may_begin_ignored:
             self._rules.allow_ignored_at_start()
 
@@ -376,7 +372,7 @@ class _Parser:
         has_own_spelling = token.text == "%json" or token.kind == "token"
         if self._rules.escaped is not None and has_own_spelling:
             raise unsupported_error(self._text, token.start, f"{token.text} in a JSON string is")
-        try:
+        with errors_placed(self._text, token.start):
             if token.text == "%lark":
                 return self._parse_grammar_inside(token)
             if token.kind == "token":
@@ -384,10 +380,6 @@ class _Parser:
             if token.text == "%json":
                 return self._context.add_schema(self._rules, token.json)
             part = add_substrings(self._rules, token.value)
-        except GrammarLimitError:
-            raise
-        except GrammarError as error:
-            raise GrammarError(f"{place(self._text, token.start)}: {error}", kind=error.kind) from None
         return part if is_terminal else self._rules.native.add_terminal(part)
 
     def _parse_grammar_inside(self, token: Token) -> int:
@@ -456,12 +448,8 @@ class _Parser:
             raise malformed_error(self._text, token.start, str(error)) from None
 
     def _parse_regex(self, token: Token) -> int:
-        try:
+        with errors_placed(self._text, token.start):
             return self._rules.add_regex(ecma_from_rust(token.match["pattern"], token.match["flags"]))
-        except GrammarLimitError:
-            raise
-        except GrammarError as error:
-            raise GrammarError(f"{place(self._text, token.start)}: {error}", kind=error.kind) from None
 
     def _parse_text(self, token: Token) -> int:
         text = self._text_of(token)

@@ -1,7 +1,8 @@
 """Builds the rules of a grammar while it is parsed."""
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -108,6 +109,15 @@ class RuleSet:
         """Drop the label of a rule, if these rules have labels."""
         if self.labels is not None:
             self.labels.pop(self._references[name], None)
+
+    def check_complete(self, dialect: str, text: str, first_uses: Mapping[str, int]) -> None:
+        """Raise ``GrammarError`` unless the start and each rule that is used are
+        defined. ``first_uses``: where in ``text`` each is first used."""
+        if not self.is_defined(self.start):
+            raise GrammarError(f"a {dialect} grammar must have a rule named {self.start}")
+        for name in self.undefined_names:
+            where = place(text, first_uses[name])
+            raise GrammarError(f"{where}: the grammar uses {name}, which it does not define")
 
     @property
     def undefined_names(self) -> list[str]:
@@ -384,6 +394,17 @@ def place(text: str, offset: int) -> str:
     """The line and column of a character, for a message."""
     line_start = text.rfind("\n", 0, offset) + 1
     return f"line {text.count(chr(10), 0, offset) + 1}, column {offset - line_start + 1}"
+
+
+@contextmanager
+def errors_placed(text: str, offset: int) -> Iterator[None]:
+    """Give errors the line and column of a part, except those of limits."""
+    try:
+        yield
+    except GrammarLimitError:
+        raise
+    except GrammarError as error:
+        raise GrammarError(f"{place(text, offset)}: {error}", kind=error.kind) from None
 
 
 def malformed_error(text: str, offset: int, problem: str) -> GrammarError:

@@ -1,15 +1,15 @@
 """Arguments of a call in a notation other than JSON, as rules."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
-from typing import Any, Protocol
 
 from structout.constraints.tools.schema_kinds import Node, below, branches_of, kinds_of, property_pointer, resolved
-from structout.constraints.tools.styles import LOOKS_LIKE_JSON, STRING, ArgumentStyle
+from structout.constraints.tools.styles import LOOKS_LIKE_JSON, STRING, STYLES, ArgumentStyle
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.native.automaton import Automaton
-from structout.grammar.native.json_schema import CompiledSchema
 from structout.grammar.native.rules import RuleSet
+from structout.grammar.native.structural_tags import SchemaFormat
+from structout.grammar.native.tag_schemas import TagSchema, TagSchemas
 
 # Keywords of an object that hold for every text, since only known keys are written.
 _READ_OF_OBJECTS = frozenset(
@@ -28,22 +28,23 @@ _OF_ALL = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "co
 _ENDS_WITH_LINE_BREAK = r"\n[\s\S]*|[\s\S]*\n"
 
 
-class Schemas(Protocol):
-    """A schema whose parts can be compiled alone."""
+def add_schema(shared: TagSchemas, rules: RuleSet, given: SchemaFormat) -> int:
+    """Add the texts of a schema to the rules of a tag.
 
-    root: Any
-    closes_objects: bool  # which allows only the keys that the schema names
-    string_rules: dict[object, int | None]  # the rules of strings, for all schemas of a tag
-
-    def index(
-        self, pointer: str | None, types: Collection[str] = (), excluded: Collection[str] = ()
-    ) -> CompiledSchema | None: ...
-
-    def strings(self, pointer: str | None, excluded: Collection[str]) -> Automaton | None: ...
-
-    def refuse(self, pointer: str, keyword: str, reason: str) -> None: ...
-
-    def error(self, pointer: str, message: str, kind: GrammarErrorKind) -> GrammarError: ...
+    Raises:
+        GrammarError: the schema is refused. Its pointer is that in the tag.
+    """
+    schema = TagSchema(shared, given)
+    if given.style == "json":
+        index = schema.index("", excluded=given.excluded)
+        assert index is not None
+        return rules.json(index)
+    style = STYLES.get(given.style)
+    if style is None:
+        message = f"there is no style {given.style!r}, only json, {', '.join(STYLES)}"
+        raise GrammarError(message).at(given.pointer, "style")
+    excluded = (*style.markers, *given.excluded, *(end.strip() for end in given.ends if end.strip()))
+    return ArgumentRules(rules, schema, style, tuple(dict.fromkeys(excluded))).add_arguments()
 
 
 class ArgumentRules:
@@ -53,24 +54,24 @@ class ArgumentRules:
 
     Args:
         rules: where they are added.
-        schemas: the schema.
+        schema: the schema.
         style: the notation.
         excluded: texts that no value contains.
     """
 
-    def __init__(self, rules: RuleSet, schemas: Schemas, style: ArgumentStyle, excluded: tuple[str, ...]):
+    def __init__(self, rules: RuleSet, schema: TagSchema, style: ArgumentStyle, excluded: tuple[str, ...]):
         # Names of rules are of this schema alone.
         self._rules = RuleSet("arguments", rules.limits, shared=rules)
-        self._schemas = schemas
+        self._schema = schema
         self._style = style
         self._excluded = excluded
         self._nothing = rules.add_text("")
 
     def add_arguments(self) -> int:
-        pointer, node = resolved(self._schemas.root, "")
+        pointer, node = resolved(self._schema.root, "")
         if "object" not in kinds_of(node):
             message = "the arguments of a call are an object, which the schema does not allow"
-            raise self._schemas.error("", message, GrammarErrorKind.IMPOSSIBLE)
+            raise self._schema.error("", message, GrammarErrorKind.IMPOSSIBLE)
         self._rules.define("arguments", [[self._object(pointer, node)]])  # of its own, so that many tools fit
         return self._rules.reference("arguments")
 
@@ -84,11 +85,11 @@ class ArgumentRules:
         """The entries of an object."""
         at = pointer or ""
         for keyword in sorted(node.keys() & (_OF_OBJECTS | _OF_ALL | {"$ref"}) - _READ_OF_OBJECTS):
-            self._schemas.refuse(at, keyword, f"cannot enforce {keyword} of an object")
+            self._schema.refuse(at, keyword, f"cannot enforce {keyword} of an object")
         properties = node.get("properties", {})
         required = list(dict.fromkeys(node.get("required", ())))
         others = node.get("additionalProperties", node.get("unevaluatedProperties"))
-        is_empty = others is False or (self._schemas.closes_objects and "properties" in node and others is None)
+        is_empty = others is False or (self._schema.closes_objects and "properties" in node and others is None)
         if not properties and not required and not is_empty:
             return self._free_entries(node, below(pointer, node, "additionalProperties"))
         entries: dict[str, int] = {}
@@ -96,18 +97,18 @@ class ArgumentRules:
             value_pointer = property_pointer(pointer, node, name)
             if name not in properties and others is False:
                 message = f"the key {name!r} is required, and no property has it"
-                raise self._schemas.error(f"{at}/required", message, GrammarErrorKind.IMPOSSIBLE)
+                raise self._schema.error(f"{at}/required", message, GrammarErrorKind.IMPOSSIBLE)
             entry = self._entry(name, value_pointer)
             if entry is not None:
                 entries[name] = entry
             elif name in required:
                 message = f"no value is allowed for the key {name!r}, which is required"
-                raise self._schemas.error(value_pointer or at, message, GrammarErrorKind.IMPOSSIBLE)
+                raise self._schema.error(value_pointer or at, message, GrammarErrorKind.IMPOSSIBLE)
         presence = _Presence(self._rules, entries, node)
         body = presence.add()
         if body is None:
             message = "no choice of keys satisfies minProperties, maxProperties, required and dependentRequired"
-            raise self._schemas.error(at, message, GrammarErrorKind.IMPOSSIBLE)
+            raise self._schema.error(at, message, GrammarErrorKind.IMPOSSIBLE)
         return self._ended(body)
 
     def _free_entries(self, node: Node, values: str | None) -> int:
@@ -115,7 +116,7 @@ class ArgumentRules:
         if "\0" in self._style.closing("\0"):  # the key again, which no rule can compare
             if node.get("minProperties", 0) > 0:
                 message = f"{self._style.closing('key')} cannot close keys that the schema does not name"
-                raise self._schemas.error("", message, GrammarErrorKind.UNSUPPORTED)
+                raise self._schema.error("", message, GrammarErrorKind.UNSUPPORTED)
             return self._nothing
         key = self._rules.add_regex(self._style.key_pattern)
         entry = self._value_between(lambda kind: self._opening_of(key, kind), None, values)
@@ -128,7 +129,7 @@ class ArgumentRules:
     def _array(self, pointer: str | None, node: Node) -> int:
         at = pointer or ""
         for keyword in sorted(node.keys() & (_OF_ARRAYS | _OF_ALL | {"$ref"}) - _READ_OF_ARRAYS):
-            self._schemas.refuse(at, keyword, f"cannot enforce {keyword} of an array")
+            self._schema.refuse(at, keyword, f"cannot enforce {keyword} of an array")
         item = self._entry(None, below(pointer, node, "items"))
         minimum, maximum = node.get("minItems", 0), node.get("maxItems")
         if item is None:
@@ -146,7 +147,7 @@ class ArgumentRules:
         """A value with what stands around it. None if no value is allowed."""
         if key is not None and not _texts_of(self._style.key_pattern).matches(key):
             message = f"the key {key!r} cannot be written between tags"
-            raise self._schemas.error(pointer or "", message, GrammarErrorKind.UNSUPPORTED)
+            raise self._schema.error(pointer or "", message, GrammarErrorKind.UNSUPPORTED)
 
         value = self._value_between(lambda kind: self._rules.add_text(self._style.opening(key, kind)), key, pointer)
         return None if value is None else self._rules.add_sequence([self._line_break, value])
@@ -169,13 +170,13 @@ class ArgumentRules:
             pointer: the part.
             is_alone: whether the values of no other part may stand in the same place.
         """
-        at, node = resolved(self._schemas.root, pointer)
+        at, node = resolved(self._schema.root, pointer)
         if self._style.is_recursive and (branches := branches_of(at, node)):
             for branch in branches:
                 yield from self._values(closing, branch, is_alone=False)
             return
         kinds = kinds_of(node)
-        strings = self._schemas.strings(at, self._excluded) if STRING in kinds else None
+        strings = self._schema.strings(at, self._excluded) if STRING in kinds else None
         others = []
         end = self._rules.add_text(closing)
         for group in self._style.kinds:
@@ -183,12 +184,12 @@ class ArgumentRules:
             if not types:
                 continue
             if self._style.is_recursive and group[0] in ("object", "array"):
-                if node and "type" not in node and self._schemas.index(at, types) is None:
+                if node and "type" not in node and self._schema.index(at, types) is None:
                     continue
                 container = self._container(group[0], at, node)
                 others.append((group[0], self._rules.add_sequence([container, end])))
                 continue
-            index = self._schemas.index(at, types, self._excluded)
+            index = self._schema.index(at, types, self._excluded)
             if index is not None:
                 others.append((group[0], self._rules.add_sequence([self._wrapped(self._rules.json(index)), end])))
         if strings is not None:
@@ -217,7 +218,7 @@ class ArgumentRules:
             is_mixed: whether other values may stand in their place.
         """
         key = (closing, is_mixed, strings)
-        known = self._schemas.string_rules
+        known = self._schema.string_rules
         if key not in known:
             if is_mixed:
                 strings -= _texts_of(LOOKS_LIKE_JSON)

@@ -9,14 +9,12 @@ from urllib.parse import quote
 
 from structout.constraints import exact_json
 from structout.constraints.schema_walks import keyword_at, part_at
-from structout.constraints.tools.styles import STYLES
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.native.automaton import Automaton, AutomatonLimits
 from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.native.json_schema import CompiledSchema, TextForm
-from structout.grammar.native.rules import RuleSet, texts_without
+from structout.grammar.native.rules import texts_without
 from structout.grammar.native.structural_tags import SchemaFormat
-from structout.grammar.native.tag_arguments import ArgumentRules
 from structout.grammar.vocabulary import Vocabulary
 
 _DOCUMENT, _CLEAN = "structout:schema", "structout:clean"
@@ -26,7 +24,7 @@ _STRING_LIMITS = AutomatonLimits(states=50_000, seconds=0.1)
 
 @dataclass
 class TagSchemas:
-    """Adds the schemas of one tag to its rules. Equal schemas are compiled once.
+    """What the schemas of one tag share. Equal ones are compiled once.
 
     Args:
         vocabulary: the token ids of the model.
@@ -52,29 +50,19 @@ class TagSchemas:
     _strings: dict[object, Automaton | None] = field(default_factory=dict)
     _string_rules: dict[object, int | None] = field(default_factory=dict)
 
-    def add(self, rules: RuleSet, given: SchemaFormat) -> int:
-        """Add the texts of a schema.
 
-        Raises:
-            GrammarError: the schema is refused. Its pointer is that in the tag.
-        """
-        document = _Document(self, given)
-        if given.style == "json":
-            index = document.index("", excluded=given.excluded)
-            assert index is not None
-            return rules.json(index)
-        style = STYLES.get(given.style)
-        if style is None:
-            raise GrammarError(f"there is no style {given.style!r}, only json, {', '.join(STYLES)}").at(
-                given.pointer, "style"
-            )
-        excluded = (*style.markers, *given.excluded, *(end.strip() for end in given.ends if end.strip()))
-        return ArgumentRules(rules, document, style, tuple(dict.fromkeys(excluded))).add_arguments()
+class TagSchema:
+    """One schema of a tag, whose parts are compiled alone.
 
+    Args:
+        shared: what the schemas of the tag share.
+        given: the schema.
 
-class _Document:
-    """One schema of a tag, whose parts are compiled alone. Implements
-    :class:`structout.grammar.native.tag_arguments.Schemas`."""
+    Attributes:
+        root: the schema as a Python value.
+        closes_objects: whether objects have only the keys that it names.
+        string_rules: the rules of strings, for all schemas of the tag.
+    """
 
     def __init__(self, shared: TagSchemas, given: SchemaFormat):
         self.root = given.schema

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from structout.grammar.interface import DeviceTables, StructuredOutputGrammar
 from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.vocabulary import Vocabulary
@@ -168,3 +169,19 @@ class TokenIndex:
         index = cls.__new__(cls)
         index._set_native(core().TokenIndex.deserialize(Path(path).read_bytes(), vocabulary_trie(vocabulary)))
         return index
+
+
+class FsmGrammar(StructuredOutputGrammar):
+    """The position of one request in a regular language, whose index is a
+    :class:`TokenIndex`."""
+
+    _matcher_class = "IndexMatcher"
+
+    def state_id(self) -> int:
+        """The state of ``index`` after the text so far."""
+        return self.matcher.state
+
+    def device_tables(self) -> DeviceTables | None:
+        if self.matcher.is_reasoning:
+            return None
+        return DeviceTables(self.index, self._stop_token_ids, None if self.is_terminated() else self.state_id())

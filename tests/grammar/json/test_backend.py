@@ -18,7 +18,7 @@ from structout.grammar.native import extension
 from structout.grammar.native.automaton import AutomatonLimits
 from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.json_schema import CompiledSchema, JsonSchemaGrammar, TextForm
-from structout.grammar.native.matcher import FsmGrammar
+from structout.grammar.native.token_index import FsmGrammar
 from structout.grammar.registry import BackendSet, check_params, register_backend
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
@@ -467,14 +467,6 @@ def test_refused_schema_is_refused_with_the_place():
     with pytest.raises(GrammarError) as refused:
         BackendSet(VOCABULARY, StructuredOutputsConfig()).compile(constraint_of(schema))
     assert (refused.value.kind, refused.value.pointer) == (GrammarErrorKind.UNSUPPORTED, "#/properties/a/pattern")
-
-
-def test_cache_dir_keeps_no_schemas(tmp_path):
-    backends = BackendSet(VOCABULARY, StructuredOutputsConfig(cache_dir=str(tmp_path)))
-    backends.compile(constraint_of(OBJECT))
-    assert list(tmp_path.iterdir()) == []
-    backends.compile(StructuredOutputsParams(regex="a+").constraint())
-    assert len(list(tmp_path.iterdir())) == 1
 
 
 # -- formats ------------------------------------------------------------------------

@@ -15,8 +15,7 @@ from structout.constraints.params import StructuredOutputOptions
 from structout.errors import GrammarError, GrammarLimitError
 from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.backend import NativeBackend
-from structout.grammar.native.matcher import FsmGrammar
-from structout.grammar.native.token_index import TokenIndex
+from structout.grammar.native.token_index import FsmGrammar, TokenIndex
 from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
 from structout.ops.fsm_states import DEAD_STATE, FINISHED_STATE, FREE_STATE
 from support.devices import DEVICES

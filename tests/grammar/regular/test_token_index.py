@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from structout import StructuredOutputManager, StructuredOutputsParams
-from structout.constraints.params import Constraint
 from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.forced_tokens import CanonicalTokenizer
@@ -318,13 +317,6 @@ def test_memory_bytes_grow_with_the_masks(backend):
     before = grammar.memory_bytes
     grammar.index.compute_masks()
     assert grammar.memory_bytes > before > grammar.index.automaton.memory_bytes
-
-
-def test_load_grammar_restores_what_serialize_wrote(backend):
-    constraint = Constraint(Kind.REGEX, "ab*c")
-    data = backend.serialize(backend.compile(constraint).grammar)
-    grammar = backend.load_grammar(constraint, data).grammar
-    assert torch.equal(mask_of(grammar), mask_of(backend.compile_grammar(Kind.REGEX, "ab*c")))
 
 
 def test_engine_that_was_not_built_is_refused_by_message(monkeypatch):
