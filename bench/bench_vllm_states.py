@@ -6,37 +6,58 @@ Needs the environment of `make test-vllm`. Two engines in one process serve the 
 numbers of free and of JSON requests in turn, with structout's sampler: one keeps the
 states of grammars in its worker (STRUCTOUT_VLLM_WORKER_STATES=1), one in its scheduler.
 The figures are medians and ranges of the rounds: tokens per second, and the
-milliseconds a step that vLLM's engine core takes (schedule, get masks, read outputs).
+milliseconds of CPU time a step that vLLM's engine core takes (schedule, get masks, read
+outputs). The models are a tiny one with a large vocabulary, and SmolLM2-135M-Instruct.
 """
 
 import os
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import harness
 import torch
-from bench_vllm import MODELS, SAMPLING, constraint, saved, shape_of, spreads
+from bench_vllm import MODELS, SAMPLING, Model, constraint, saved, shape_of, spreads
+
+from structout.cli.demo_model import NAME
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-NUM_REQUESTS = 64
-NUM_TOKENS = 72  # of each request: the shortest of the texts may end after 80
+# Models, and how many requests each serves at a time. The shortest of the texts may end
+# after 80 tokens.
+SMALL, LARGE = ((replace(model, num_tokens=72), 64) for model in (MODELS[-1], MODELS[0]))
+REAL = (Model("SmolLM2-135M", 49_152, 24, {}), 16)
 PLACES = ("scheduler", "worker")  # of the states
 _PARTS = ("schedule", "get_grammar_bitmask", "update_from_output")
 
 
 @contextmanager
-def engines(folder: Path) -> Iterator[dict[str, Any]]:
+def real_model() -> Iterator[tuple[Path, Any]]:
+    """A folder with SmolLM2-135M-Instruct, and its tokenizer."""
+    from transformers import AutoTokenizer
+
+    from support.vllm_models import save_real_model
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = save_real_model(Path(name))
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer.name_or_path = NAME
+        yield folder, tokenizer
+
+
+@contextmanager
+def engines(folder: Path, num_requests: int) -> Iterator[dict[str, Any]]:
     """The engines by the place of the states."""
     from support.vllm_engines import engine
 
     arguments = {
-        "max_num_seqs": NUM_REQUESTS,
+        "max_num_seqs": num_requests,
         "enable_prefix_caching": False,
         "dtype": "bfloat16",
         "disable_log_stats": True,
@@ -50,14 +71,14 @@ def engines(folder: Path) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def core_seconds(engine: Any) -> Iterator[list[float]]:
-    """Collect the seconds of the engine core's own work, in single calls."""
+    """Collect the CPU seconds of the engine core's own work, in single calls."""
     scheduler, seconds = engine.core.scheduler, []
 
     def timed(call: Any) -> Any:
         def timed_call(*arguments: Any, **options: Any) -> Any:
-            begin = time.perf_counter()
+            begin = time.thread_time()
             result = call(*arguments, **options)
-            seconds.append(time.perf_counter() - begin)
+            seconds.append(time.thread_time() - begin)
             return result
 
         return timed_call
@@ -69,35 +90,37 @@ def core_seconds(engine: Any) -> Iterator[list[float]]:
         delattr(scheduler, part)
 
 
-def run(engine: Any, sampling: dict[str, Any], kind: str) -> dict[str, float]:
+def run(engine: Any, num_requests: int, num_tokens: int, sampling: dict[str, Any], kind: str) -> dict[str, float]:
     """Serve the requests once."""
     from vllm import SamplingParams
 
     params = [
-        SamplingParams(max_tokens=NUM_TOKENS, ignore_eos=True, structured_outputs=constraint(kind, i), **sampling)
-        for i in range(NUM_REQUESTS)
+        SamplingParams(max_tokens=num_tokens, ignore_eos=True, structured_outputs=constraint(kind, i), **sampling)
+        for i in range(num_requests)
     ]
-    prompts = [{"prompt_token_ids": [40 + i, 41, 42]} for i in range(NUM_REQUESTS)]
+    prompts = [{"prompt_token_ids": [40 + i, 41, 42]} for i in range(num_requests)]
     with core_seconds(engine) as seconds:
         begin = time.perf_counter()
         outputs = engine.llm.generate(prompts, params, use_tqdm=False)
         total = time.perf_counter() - begin
     lengths = {len(output.outputs[0].token_ids) for output in outputs}
-    if lengths != {NUM_TOKENS}:
-        raise AssertionError(f"texts of {lengths} tokens instead of {NUM_TOKENS}: nothing is timed on a wrong result")
-    return {"tokens_per_second": NUM_REQUESTS * NUM_TOKENS / total, "core_ms": sum(seconds) / NUM_TOKENS * 1e3}
+    if lengths != {num_tokens}:
+        raise AssertionError(f"texts of {lengths} tokens instead of {num_tokens}: nothing is timed on a wrong result")
+    return {"tokens_per_second": num_requests * num_tokens / total, "core_ms": sum(seconds) / num_tokens * 1e3}
 
 
-def compare(engines: dict[str, Any], sampling: dict[str, Any], num_rounds: int) -> dict[str, dict[str, Any]]:
+def compare(
+    engines: dict[str, Any], num_requests: int, num_tokens: int, sampling: dict[str, Any], num_rounds: int
+) -> dict[str, dict[str, Any]]:
     """Alternate the engines and the kinds of requests. Returns the median, least and
     largest value of each figure."""
     cases = [(place, kind) for place in PLACES for kind in ("free", "JSON")]
     runs: dict[str, list[dict[str, float]]] = {f"{place} {kind}": [] for place, kind in cases}
     for place, kind in cases:
-        run(engines[place], sampling, kind)  # grammars are compiled
+        run(engines[place], num_requests, num_tokens, sampling, kind)  # grammars are compiled
     for i in range(num_rounds):
         for place, kind in cases if i % 2 else reversed(cases):  # what came before changes the next run's time
-            runs[f"{place} {kind}"].append(run(engines[place], sampling, kind))
+            runs[f"{place} {kind}"].append(run(engines[place], num_requests, num_tokens, sampling, kind))
     figures = spreads(runs)
     for place in PLACES:  # of neighbours in time, so that a busy machine slows both
         pairs = list(zip(runs[f"{place} JSON"], runs[f"{place} free"], strict=True))
@@ -112,7 +135,7 @@ def say(row: dict[str, Any]) -> None:
     for place in PLACES:
         free, ours, ratio = (row[f"{place} {name}"] for name in ("free", "JSON", "ratio"))
         print(
-            f"V = {row['vocab']:<8,} {row['sampling']:<10} states in the {place:<10} "
+            f"{row['model']}, V = {row['vocab']:<8,} {row['sampling']:<10} states in the {place:<10} "
             f"tokens/s {free['tokens_per_second'][0]:,.0f} -> {ours['tokens_per_second'][0]:,.0f} "
             f"({ratio['tokens_per_second']:.2f}x)  "
             f"engine core {free['core_ms'][0]:.2f} -> {ours['core_ms'][0]:.2f} ms a step ({ratio['core_ms']:.2f}x)",
@@ -127,14 +150,17 @@ def main() -> None:
         return
     os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR"}
     results = harness.ResultsFile("vllm_states", torch.device("cpu"), arguments)
-    model = MODELS[-1] if arguments.quick else MODELS[0]
-    with saved(model) as (folder, tokenizer), engines(folder) as running:
-        torch.set_num_threads(1)
-        for label in ("T=0", "T=1"):
-            figures = compare(running, SAMPLING[label], 1 if arguments.quick else 31)
-            row = {**shape_of(model, tokenizer, NUM_REQUESTS), "sampling": label, **figures}
-            results.add(row)
-            say(row)
+    for model, num_requests in [SMALL] if arguments.quick else [LARGE, REAL]:
+        loaded = real_model() if model is REAL[0] else saved(model)
+        with loaded as (folder, tokenizer), engines(folder, num_requests) as running:
+            torch.set_num_threads(1)
+            for label in ("T=0", "T=1"):
+                figures = compare(
+                    running, num_requests, model.num_tokens, SAMPLING[label], 1 if arguments.quick else 31
+                )
+                row = {**shape_of(model, tokenizer, num_requests), "sampling": label, **figures}
+                results.add(row)
+                say(row)
     results.close()
 
 

@@ -28,7 +28,7 @@ TESTS = (
     "tests/tool_use/test_tool_choice_required.py",
 )
 # What vLLM's build needs to tell its name, which pip asks for.
-BUILD_REQUIREMENTS = ("jinja2", "setuptools-rust", "setuptools-scm", "wheel")
+BUILD_REQUIREMENTS = ("jinja2", "setuptools-rust", "setuptools-scm", "vcs-versioning", "wheel")
 MODELS = ("gpt2", "openai-community/gpt2", "Qwen/Qwen3-0.6B")
 
 # Tests that pass in vLLM alone only: the part of a name, and the reason.

@@ -75,6 +75,8 @@ def vllm_states_table() -> str:
             free, ours, ratio = (row[f"{place} {name}"] for name in ("free", "JSON", "ratio"))
             cells.append(
                 [
+                    f"{row['model']}, V = {row['vocab']:,}",
+                    str(row["batch"]),
                     place,
                     row["sampling"],
                     *(with_range(case["tokens_per_second"], ",.0f") for case in (free, ours)),
@@ -83,10 +85,11 @@ def vllm_states_table() -> str:
                     f"{ratio['core_ms']:.2f}×",
                 ]
             )
-    head = ["states", "sampling", "free tokens/s", "JSON", "", "free, engine core ms a step", "JSON", ""]
+    figures = ["free tokens/s", "JSON", "", "free, engine core ms a step", "JSON", ""]
+    head = ["model", "requests", "states", "sampling", *figures]
     about = (
-        f"{rows[0]['vllm_version']}, {rows[0]['model']} model, V = {rows[0]['vocab']:,}, bfloat16, {rows[0]['batch']} "
-        "requests, asynchronous scheduling. Medians of 31 alternating rounds, with the range."
+        f"{rows[0]['vllm_version']}, bfloat16, asynchronous scheduling. Medians of 31 alternating rounds, with the "
+        "range."
     )
     return markdown(head, cells) + provenance("vllm_states", "cpu", about)
 

@@ -117,6 +117,8 @@ void Step::plan(size_t i) {
     states.assign(start, kFreeRow);
     num_allowed[i] =
         int32_t(start + matcher.append_draft_states(of_request + start, request.num_drafts - start, states));
+    // The matcher's limit does not count the tokens before its grammar.
+    for (size_t row = start; row < count; ++row) num_ahead_[first + row] = uint32_t(row - start);
     size_t num_free = std::max(request.grammar_start, request.constraint_start);
     std::fill_n(states.begin(), std::min(count, num_free), kFreeRow);
   }

@@ -87,14 +87,14 @@ class MaskBatch:
         Raises:
             ValueError: there is not one new id for each request, or two are equal.
         """
-        names = dict(zip(self.request_ids, request_ids, strict=False))
         if len(request_ids) != len(self.request_ids) or len(set(request_ids)) < len(request_ids):
             raise ValueError(
                 f"request_ids needs a different id for each of the {len(self.request_ids)} requests, "
                 f"got {list(request_ids)}"
             )
+        names = dict(zip(self.request_ids, request_ids, strict=True)) if self.errors else {}
         errors = {names[request_id]: reason for request_id, reason in self.errors.items()}
-        return replace(self, request_ids=tuple(request_ids), errors=errors)
+        return replace(self, request_ids=tuple(request_ids), errors=errors, bitmask=self._memory())
 
     def rows_for(
         self,
@@ -189,6 +189,9 @@ class MaskBatch:
     ) -> npt.NDArray[np.int32]:
         self._memory()  # raises if it has expired
         num_requests = len(batch_request_ids)
+        is_one_to_one = self._is_one_to_one(batch_request_ids, num_logits_per_request)
+        if is_one_to_one and expected_rows in (None, num_requests):
+            return np.arange(num_requests, dtype=np.int32)
         counts = np.ones(num_requests, dtype=np.intp)
         if num_logits_per_request is not None:
             counts = np.array(num_logits_per_request, dtype=np.intp)
@@ -196,8 +199,6 @@ class MaskBatch:
             raise ValueError(
                 f"num_logits_per_request needs one entry for each of the {num_requests} requests, got {len(counts)}"
             )
-        if self._is_one_to_one(batch_request_ids, counts) and expected_rows in (None, num_requests):
-            return np.arange(num_requests, dtype=np.int32)
         index_of = {request_id: i for i, request_id in enumerate(self.request_ids)}
         unknown = len(self.request_ids)  # the index of an empty range, appended below
         index = np.array([index_of.get(request_id, unknown) for request_id in batch_request_ids], dtype=np.intp)
@@ -220,13 +221,14 @@ class MaskBatch:
         rows[np.repeat(num_masks == 0, counts)] = -1
         return rows.astype(np.int32)
 
-    def _is_one_to_one(self, batch_request_ids: Sequence[str], counts: npt.NDArray[np.intp]) -> bool:
+    def _is_one_to_one(self, batch_request_ids: Sequence[str], num_logits_per_request: Sequence[int] | None) -> bool:
         """True if the batch has these requests in this order, each with one row: the
         common case of a worker that fills its own masks."""
+        num_requests = len(batch_request_ids)
         return (
             self.request_ids == tuple(batch_request_ids)
-            and bool((counts == 1).all())
-            and bool((np.diff(self.row_indptr) == 1).all())
+            and (num_logits_per_request is None or list(num_logits_per_request) == [1] * num_requests)
+            and self.row_indptr.tolist() == [*range(num_requests + 1)]
         )
 
     def __getstate__(self) -> dict[str, Any]:

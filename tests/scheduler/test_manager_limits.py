@@ -223,6 +223,15 @@ def test_draft_after_which_the_text_is_too_long_is_not_acceptable(manager):
     assert manager.grammar_bitmask(["r"], {"r": [draft]}).num_acceptable_drafts.tolist() == [0]
 
 
+def test_limit_does_not_count_drafts_before_the_grammar(manager):
+    add(manager, "r", StructuredOutputsParams(regex="a|b{3}"), max_tokens=4)
+    (row,) = allowed(manager, "r")
+    batch = manager.grammar_bitmask(["r"], {"r": ids_of("zzb")}, bounds={"r": (2, 2)})
+    after_the_free_tokens = batch.bitmask[2].copy()
+    assert (after_the_free_tokens == manager.grammar_bitmask(["r"]).bitmask[0]).all()
+    assert set(ids_of("ab")) <= set(row)
+
+
 def test_end_within_limits_a_request_before_its_first_token(manager):
     params = StructuredOutputsParams(regex="[a-c]{2,}")
     add(manager, "r", params, max_tokens=9)

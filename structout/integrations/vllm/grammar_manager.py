@@ -227,7 +227,8 @@ class GrammarManager(VllmManager):  # type: ignore[misc]  # mypy does not read v
         if start <= len(drafts):
             self._end_after(request, request.num_output_tokens + start)
         grammar = request.structured_output_request.grammar
-        if not isinstance(grammar, Grammar) or grammar.manager.error(grammar.key) is not None:
+        has_free_rows = constraint_start > 0
+        if not has_free_rows or not isinstance(grammar, Grammar) or grammar.manager.error(grammar.key) is not None:
             return Reasoning((start, constraint_start))
         if grammar.reasoning_rules is None:
             stops = request.sampling_params.all_stop_token_ids

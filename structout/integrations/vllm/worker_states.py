@@ -5,7 +5,6 @@ the tokens that it has drawn, and fills their masks while the model computes the
 that they are for. Each rank that draws follows all requests, so nothing is exchanged.
 """
 
-import itertools
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -108,7 +107,8 @@ class _DrawnTokens:
     def by_request(self) -> dict[_Followed, list[int]]:
         """The tokens of each request, without padding. A negative id marks a token that
         could not be drawn."""
-        return {request: _without_padding(self.tokens.lists[place]) for place, request in self.requests.items()}
+        lists = self.tokens.lists
+        return {request: _without_padding(lists[place]) for place, request in self.requests.items()}
 
     def num_tokens(self) -> dict[_Followed, int]:
         """The number of tokens that each request gets. It waits for the device only
@@ -248,7 +248,7 @@ class WorkerStates:
     # -- private -----------------------------------------------------------------------
 
     def _drafts(self, scheduled: Mapping[str, list[int]], on_device: DeviceDrafts | None) -> _Drafts | None:
-        rows = [followed for followed in self._rows if followed.request.request_id in scheduled]
+        rows = [followed for followed in self._rows if followed.request.request_id in scheduled] if scheduled else []
         if not rows:
             return None
         drafts = [scheduled[followed.request.request_id] for followed in rows]
@@ -355,7 +355,7 @@ class WorkerStates:
 
 def _without_padding(token_ids: list[int]) -> list[int]:
     """The tokens of a request, one at least."""
-    return token_ids[:1] + list(itertools.takewhile(lambda token: token != -1, token_ids[1:]))
+    return token_ids[: token_ids.index(-1, 1)] if -1 in token_ids[1:] else token_ids
 
 
 def joined(own: MaskBatch | None, sent: MaskBatch | None) -> MaskBatch | None:
