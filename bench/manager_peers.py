@@ -42,9 +42,7 @@ class Structout(Peer):
         max_tokens: the limit of each request.
     """
 
-    def __init__(
-        self, manager: StructuredOutputManager, backend: str, prefix: str = "", max_tokens: int | None = None
-    ):
+    def __init__(self, manager: StructuredOutputManager, backend: str, prefix: str = "", max_tokens: int | None = None):
         self._manager = manager
         self._backend = backend
         self._prefix = prefix

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from structout.grammar.native.device_fsm import DeviceFSM, DeviceGrammar
     from structout.grammar.registry import BackendSet, check_params, register_backend
     from structout.grammar.vocabulary import Vocabulary
-    from structout.integrations.transformers import generate, stream
+    from structout.integrations.transformers import Decision, decide, generate, stream
     from structout.scheduler.manager import StructuredOutputManager
     from structout.scheduler.requests import GrammarStatus
     from structout.scheduler.stats import ManagerStats
@@ -79,6 +79,7 @@ __all__ = [
     "Cause",
     "CollectiveError",
     "Continuation",
+    "Decision",
     "DeviceFSM",
     "DeviceGrammar",
     "DeviceMasks",
@@ -122,6 +123,7 @@ __all__ = [
     "check",
     "check_params",
     "count_allowed",
+    "decide",
     "fsm_advance",
     "fsm_draft_states",
     "fsm_rows",
@@ -147,6 +149,7 @@ _MODULE_OF = {
     "BackendSet": "grammar.registry",
     "Cause": "grammar.checking.text_check",
     "Continuation": "grammar.checking.text_check",
+    "Decision": "integrations.transformers",
     "DeviceFSM": "grammar.native.device_fsm",
     "DeviceGrammar": "grammar.native.device_fsm",
     "GrammarStatus": "scheduler.requests",
@@ -158,6 +161,7 @@ _MODULE_OF = {
     "all_gather_bitmask": "distributed",
     "check": "grammar.checking.checker",
     "check_params": "grammar.registry",
+    "decide": "integrations.transformers",
     "generate": "integrations.transformers",
     "register_backend": "grammar.registry",
     "sharded_masked_sample": "distributed",

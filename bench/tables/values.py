@@ -1,4 +1,4 @@
-"""Tables of bench_values.py, bench_limits.py and bench_limits_vllm.py."""
+"""Tables of bench_values.py, bench_decide.py and the benches of limits."""
 
 import harness
 
@@ -58,6 +58,38 @@ def _comparison(test: Row) -> str:
 
 def _model(row: Row) -> str:
     return f"{row['model'].rsplit('-', 1)[0]} in float32"
+
+
+def decide_table() -> str:
+    """The right answers of each reading, and how well its confidence is calibrated."""
+    if not harness.results_path("decide", "cpu").exists():
+        return NOT_MEASURED
+    rows = rows_of("decide")
+    cells = [
+        [
+            row["naming"],
+            row["tokens"],
+            row["reading"],
+            f"{row['right'] / row['texts']:.1%}",
+            f"{row['of_right_answer']:.1%}" if "of_right_answer" in row else "",
+            f"{row['calibration_error']:.3f}" if "calibration_error" in row else "",
+            f"{row['kept']:.1%}" if "kept" in row else "",
+            time_of(row["ms_per_text"] * 1e3) if "ms_per_text" in row else "",
+        ]
+        for row in rows
+    ]
+    head = [
+        "answers",
+        "tokens",
+        "reading",
+        "right",
+        "p of the right one",
+        "calibration error",
+        "kept",
+        "CPU time a text",
+    ]
+    about = f"{rows[0]['texts']} texts, one of eight topics, three examples, {_model(rows[0])}."
+    return markdown(head, cells) + provenance("decide", "cpu", about)
 
 
 def limits_table() -> str:

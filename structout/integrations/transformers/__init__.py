@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from structout.integrations.transformers.custom_generate import masked_generate
+from structout.integrations.transformers.decisions import Decision, decide
 from structout.integrations.transformers.decode import Monitor
 from structout.integrations.transformers.generation import Generation, Usage, generate
 from structout.integrations.transformers.manager_cache import shared_manager
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
     from structout.integrations.transformers.logits_processor import StructuredLogitsProcessor
 
 __all__ = [
+    "Decision",
     "Generation",
     "Monitor",
     "StructuredBatchingProcessor",
     "StructuredLogitsProcessor",
     "TextStream",
     "Usage",
+    "decide",
     "generate",
     "masked_generate",
     "shared_manager",

@@ -200,7 +200,7 @@ def generate(
     if not {"max_new_tokens", "max_length", "generation_config"} & generation_kwargs.keys():
         room = (max_positions(model) or longest + _DEFAULT_MAX_NEW_TOKENS) - longest
         generation_kwargs["max_new_tokens"] = min(_DEFAULT_MAX_NEW_TOKENS, max(room, 1))
-    _check_positions(model, longest, generation_kwargs.get("max_new_tokens"))
+    check_positions(model, longest, generation_kwargs.get("max_new_tokens"))
 
     if manager is None:
         manager = shared_manager(tokenizer, model.get_output_embeddings().weight.shape[0])
@@ -295,7 +295,8 @@ def _union(parts: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(chain.from_iterable(parts)))
 
 
-def _check_positions(model: Any, num_prompt_tokens: int, max_new_tokens: int | None) -> None:
+def check_positions(model: Any, num_prompt_tokens: int, max_new_tokens: int | None) -> None:
+    """Raise ``ValueError`` if the model has too few positions."""
     limit = max_positions(model)
     if limit is not None and max_new_tokens is not None and num_prompt_tokens + max_new_tokens > limit:
         raise ValueError(
