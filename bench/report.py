@@ -1,5 +1,4 @@
-"""Write the committed results into the tables of README.md and of the pages
-performance, measurements, values, volumes and texts_that_end of docs, and into the
+"""Write the committed results into the tables of README.md and of docs, and into the
 plots.
 
     python bench/report.py           rewrite the tables and plots
@@ -20,10 +19,7 @@ import harness
 from tables import TABLES
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = (
-    ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("performance", "measurements", "values", "volumes", "texts_that_end")),
-)
+DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 
 
 def main() -> int:
