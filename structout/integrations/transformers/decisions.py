@@ -1,6 +1,7 @@
 """How likely each of several answers is, by one forward pass for each prompt."""
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from inspect import signature
@@ -192,22 +193,21 @@ def _decision(
     def log_probabilities(rows: list[int], tokens: list[int]) -> torch.Tensor:
         return logits[rows, tokens].double() / temperature - norms[rows]
 
-    of_tokens = log_probabilities(trie.rows, trie.tokens).tolist()
-    of_ends = {row: log_probabilities([row] * len(stops), [*stops]).logsumexp(0).item() for row in trie.ends}
-    kept = [[of_ends[row]] if row in of_ends else [] for row in range(len(logits))]  # of each row: its ways on
-    for row, log_probability in zip(trie.rows, of_tokens, strict=True):
-        kept[row].append(log_probability)
-    whole, drawn = [0.0], [0.0]  # of the text up to each row
-    norms_of_rows = [_log_sum(ways) for ways in kept]
-    for row, log_probability in zip(trie.rows, of_tokens, strict=True):
+    of_tokens = [*zip(trie.rows, log_probabilities(trie.rows, trie.tokens).tolist(), strict=True)]
+    of_ends = [(row, log_probabilities([row] * len(stops), [*stops]).logsumexp(0).item()) for row in trie.ends]
+    ways = defaultdict(list)  # that the constraint leaves, of each row
+    for row, log_probability in of_tokens + of_ends:
+        ways[row].append(log_probability)
+    kept = {row: _log_sum(of_row) for row, of_row in ways.items()}
+    whole, drawn = [0.0], [0.0]  # logarithms of the text up to each row
+    for row, log_probability in of_tokens:
         whole.append(whole[row] + log_probability)
-        drawn.append(drawn[row] + log_probability - norms_of_rows[row])
-    of_texts: dict[str, list[tuple[float, float]]] = {}
-    for row, text in trie.ends.items():
-        of_texts.setdefault(text, []).append(
-            (whole[row] + of_ends[row], drawn[row] + of_ends[row] - norms_of_rows[row])
-        )
-    log_whole = {text: _log_sum([each for each, _ in ways]) for text, ways in of_texts.items()}
+        drawn.append(drawn[row] + log_probability - kept[row])
+    of_texts = defaultdict(list)
+    for row, log_probability in of_ends:
+        logs = whole[row] + log_probability, drawn[row] + log_probability - kept[row]
+        of_texts[trie.ends[row]].append(logs)
+    log_whole = {text: _log_sum([each for each, _ in logs]) for text, logs in of_texts.items()}
     log_kept = _log_sum([*log_whole.values()])
     texts = sorted(of_texts, key=log_whole.__getitem__, reverse=True)
     return Decision(
