@@ -39,7 +39,7 @@ def test_cuda_source_on_random_long_rows_matches_reference(device, num_cases):
 @pytest.mark.parametrize("device", [(80, 0), (80, 100), (90, 0), (90, 200)])
 def test_compiled_kernels_on_random_cases_match_reference(device, num_cases):
     op = ptx.on_ptx(functools.partial(_on_host, device=device), cuda_library, "masked_sample")
-    for case in random_cases(sum(device), num_cases(8, long=400), max_vocab=40_000, max_rows=2):
+    for case in random_cases(sum(device), num_cases(4, long=400), max_vocab=40_000, max_rows=2):
         check(op, case)
 
 
