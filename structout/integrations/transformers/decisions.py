@@ -1,4 +1,4 @@
-"""How likely each of several answers is, by one forward pass for each prompt."""
+"""The probability of each of several answers, by one forward pass for each prompt."""
 
 import math
 from collections import defaultdict
