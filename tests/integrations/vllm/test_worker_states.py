@@ -206,7 +206,7 @@ def test_a_constraint_that_only_a_worker_refuses_ends_its_request(running):
     others = [greedy(40, **structured(regex=LETTERS)), greedy(20)]
     expected = token_ids(running.generate(others))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(manager, "_backends", None)  # what is cached goes on
+        patch.setattr(manager._compiler, "_compile", None)  # what is cached goes on
         refused = greedy(20, **structured(regex="never-seen-before"))
         outputs = running.generate([refused, *others])
     assert finish_reasons(outputs[:1]) == [["error"]]
