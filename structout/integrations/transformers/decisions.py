@@ -81,8 +81,9 @@ def decide(
 
     Raises:
         GrammarError: the constraint is bad.
-        ValueError: the answers have more tokens than ``max_tokens``, the model has too
-            few positions, or an argument is out of range.
+        ValueError: the answers have more tokens than ``max_tokens`` or, by their
+            tokenizer, no canonical ones, the model has too few positions, or an
+            argument is out of range.
     """
     if not 0 < temperature < math.inf:
         raise ValueError(f"temperature must be above 0 and finite, got {temperature}")
@@ -170,8 +171,11 @@ def _canonical_tokenizations(
     trie = _Trie(max_tokens)
     row_of: dict[tuple[int, int], int] = {}
     for text in loads(params.constraint().spec):
+        tokens = manager.canonical_tokenizer().encode(text)
+        if tokens is None:
+            raise ValueError(f"the tokenizer changes {text!r} when it encodes it: it has no canonical tokens")
         row = 0
-        for token in manager.canonical_tokenizer().encode(text) or ():
+        for token in tokens:
             if (row, token) not in row_of:
                 row_of[row, token] = trie.add(row, token)
             row = row_of[row, token]

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from structout import GrammarError
+from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.integrations.transformers import decide, generate
 
 WORDS = ["yes", "yes, of course", "no", "nobody", "name", "order", "orders", "street", "été", "1", "10", "11"]
@@ -96,6 +97,12 @@ def test_canonical_tokenizations_are_those_of_the_tokenizer(exact_parts):
     kept = sum(map(math.exp, logs.values()))
     for word, probability in zip(decision.answers, decision.probabilities, strict=True):
         assert probability == pytest.approx(math.exp(logs[word]) / kept, abs=1e-9)
+
+
+def test_canonical_tokenization_that_spells_another_text_is_refused(parts, monkeypatch):
+    monkeypatch.setattr(CanonicalTokenizer, "encode", lambda *_: None)  # as of a tokenizer that normalizes
+    with pytest.raises(ValueError, match="changes 'yes' when it encodes it"):
+        decide(*parts, "order:", ["yes"], tokenizations="canonical")
 
 
 def test_constrained_draws_end_with_the_drawn_shares(parts):
