@@ -151,7 +151,7 @@ class RequestTable:
         by_id: the requests by id. Only this class changes it.
         matchers: by request id, what a native step follows; None unless the request
             has a grammar. A request never has the matcher of an earlier one.
-        num_served: how many requests have become READY, by backend name.
+        num_served: how many requests have compiled, by backend name.
     """
 
     def __init__(self, lock: ProcessLock) -> None:
@@ -223,6 +223,8 @@ class RequestTable:
         outcome = start(compiled)
         if not isinstance(outcome, GrammarError):
             request.compiled = compiled
+            with self._lock:
+                self.num_served[compiled.backend_name] += 1
         self.settle(request, outcome)
 
     def settle(self, request: Request, outcome: StructuredOutputGrammar | GrammarError) -> None:
@@ -239,8 +241,6 @@ class RequestTable:
                 return
             if error is not None:
                 error.request_id = request.request_id
-            elif request.compiled is not None:
-                self.num_served[request.compiled.backend_name] += 1
             request.error, request.grammar = error, grammar
             self.matchers[request.request_id] = None if grammar is None else grammar.matcher
             # Last: others read it without the lock.

@@ -239,3 +239,5 @@ def test_stats_name_backends(manager):
     stats = manager.stats()
     assert stats.backends == {"xgrammar": 1, "native": 1}
     assert stats.rows_filled == 3 + 1
+    manager.fork("own", "fork")
+    assert manager.stats().backends == stats.backends  # it is not compiled
