@@ -52,13 +52,20 @@ if importlib.util.find_spec("torch") is not None:
             SamplerOutput,
             SamplingParams,
         )
-        from structout.ops.token_logprobs import TokenLogprobs, TopnSample, masked_sample_topn, token_logprobs
+        from structout.ops.token_logprobs import (
+            TokenLogprobs,
+            TopnSample,
+            log_kept,
+            masked_sample_topn,
+            token_logprobs,
+        )
         from structout.ops.verify_drafts import verify_drafts
 
 if TYPE_CHECKING:
     from structout.distributed import (
         VocabParallelSampler,
         all_gather_bitmask,
+        sharded_log_kept,
         sharded_masked_sample,
         sharded_masked_sample_logprobs,
         sharded_masked_sample_topn,
@@ -129,12 +136,14 @@ __all__ = [
     "fsm_rows",
     "generate",
     "get_bitmask_shape",
+    "log_kept",
     "masked_sample",
     "masked_sample_logprobs",
     "masked_sample_topn",
     "pack_bitmask",
     "register_backend",
     "reset_token_bitmask",
+    "sharded_log_kept",
     "sharded_masked_sample",
     "sharded_masked_sample_logprobs",
     "sharded_masked_sample_topn",
@@ -164,6 +173,7 @@ _MODULE_OF = {
     "decide": "integrations.transformers",
     "generate": "integrations.transformers",
     "register_backend": "grammar.registry",
+    "sharded_log_kept": "distributed",
     "sharded_masked_sample": "distributed",
     "sharded_masked_sample_logprobs": "distributed",
     "sharded_masked_sample_topn": "distributed",

@@ -13,6 +13,7 @@ from structout.errors import CollectiveError
 if TYPE_CHECKING:
     from structout.distributed.collectives import (
         all_gather_bitmask,
+        sharded_log_kept,
         sharded_masked_sample,
         sharded_masked_sample_logprobs,
         sharded_masked_sample_topn,
@@ -28,6 +29,7 @@ __all__ = [
     "all_gather_bitmask",
     "check",
     "owned_rows",
+    "sharded_log_kept",
     "sharded_masked_sample",
     "sharded_masked_sample_logprobs",
     "sharded_masked_sample_topn",
@@ -39,6 +41,7 @@ _MODULE_OF = {
     "all_gather_bitmask": "collectives",
     "check": "diagnostics",
     "owned_rows": "vocab_shard",
+    "sharded_log_kept": "collectives",
     "sharded_masked_sample": "collectives",
     "sharded_masked_sample_logprobs": "collectives",
     "sharded_masked_sample_topn": "collectives",

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from structout.distributed.process_groups import group_name_of, world_size_of
 from structout.distributed.vocab_shard import VocabShard
 from structout.errors import CollectiveError
 from structout.ops.row_parameters import float_parameter, row_parameters
-from structout.ops.token_logprobs import TokenLogprobs, TopnSample, check_top_n
+from structout.ops.token_logprobs import TokenLogprobs, TopnSample, check_top_n, log_kept_by
 
 _SAMPLE = "sharded_masked_sample"
 
@@ -287,6 +288,39 @@ def sharded_token_logprobs(
             logits_shard, bitmask, rows, temperature, token_ids, vocab_begin, top_n, name
         )
     )
+
+
+def sharded_log_kept(
+    logits_shard: torch.Tensor,
+    bitmask: torch.Tensor | None,
+    rows: torch.Tensor | None = None,
+    *,
+    vocab_begin: int,
+    group: dist.ProcessGroup | str | None = None,
+    temperature: torch.Tensor | float | None = None,
+) -> torch.Tensor:
+    """Compute the log of the probability that a mask leaves of each row, where each
+    rank holds some columns of the logits.
+
+    Args:
+        logits_shard: as in :func:`sharded_token_logprobs`, as are all other arguments.
+        bitmask: see ``logits_shard``.
+        rows: see ``logits_shard``.
+        vocab_begin: see ``logits_shard``.
+        group: see ``logits_shard``.
+        temperature: see ``logits_shard``.
+
+    Returns:
+        the result of :func:`structout.log_kept`, bit for bit, on all ranks.
+
+    Raises:
+        ValueError: as :func:`sharded_token_logprobs`.
+        CollectiveError: as :func:`sharded_masked_sample`.
+    """
+    logprobs = partial(
+        sharded_token_logprobs, logits_shard, vocab_begin=vocab_begin, group=group, temperature=temperature
+    )
+    return log_kept_by(logprobs, logits_shard, bitmask, rows)
 
 
 def sharded_masked_sample_topn(

@@ -1,5 +1,7 @@
 """Logprobs, ranks and the likeliest tokens, of given tokens or of drawn ones."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -141,6 +143,62 @@ def masked_sample_topn(
     _refuse_gradients("masked_sample_topn", logits)
     parameters = row_parameters(logits, temperature, top_k, top_p, min_p, seed, position)
     return TopnSample(*_masked_sample_topn(logits, bitmask, rows, *parameters, top_n, raw))
+
+
+def log_kept(
+    logits: torch.Tensor,
+    bitmask: torch.Tensor | None,
+    rows: torch.Tensor | None = None,
+    *,
+    temperature: torch.Tensor | float | None = None,
+) -> torch.Tensor:
+    """Compute the log of the probability that a mask leaves of each row.
+
+    ``log_kept(logits [N, V], bitmask, rows, *, temperature [N]) -> [N]``
+
+    Equivalent to::
+
+        p = (logits.float() / temperature).softmax(-1)       # temperature 0: as 1
+        apply_bitmask(p, bitmask, rows, fill_value=0)
+        return p.sum(-1).log()
+
+    Summed over the steps of a text it is the weight with which constrained samples
+    become samples of the model's own distribution given the constraint (Lipkin et al.,
+    "Fast controlled generation from language models with adaptive weighted rejection
+    sampling", arXiv:2504.05410). Every backend returns the same bits, and so do shards.
+
+    Args:
+        logits: as in :func:`token_logprobs`, as are all other arguments.
+        bitmask: see ``logits``.
+        rows: see ``logits``.
+        temperature: see ``logits``.
+
+    Returns:
+        float32 ``[N]``, at most 0, which rows without a mask have. -inf where nothing
+        is allowed.
+
+    Raises:
+        ValueError: as :func:`token_logprobs`, as are the others.
+        TypeError: see above.
+        RuntimeError: see above.
+    """
+    return log_kept_by(partial(token_logprobs, logits, temperature=temperature), logits, bitmask, rows)
+
+
+def log_kept_by(
+    compute: Callable[..., TokenLogprobs],
+    logits: torch.Tensor,
+    bitmask: torch.Tensor | None,
+    rows: torch.Tensor | None,
+) -> torch.Tensor:
+    """The logprob of each row's likeliest allowed token without the mask, less that
+    with it. ``compute(token_ids, bitmask, rows, top_n=0)`` is :func:`token_logprobs`
+    without its other arguments."""
+    any_ids = torch.zeros(len(torch.atleast_2d(logits)), dtype=torch.int64, device=logits.device)
+    allowed = compute(any_ids, bitmask, rows, top_n=1)
+    likeliest = allowed.top_ids[:, 0]
+    kept = compute(likeliest).logprobs - allowed.top_logprobs[:, 0]
+    return torch.where(likeliest < 0, -torch.inf, kept.clamp(max=0))
 
 
 def check_top_n(op: str, top_n: int) -> None:

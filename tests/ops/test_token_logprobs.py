@@ -13,6 +13,7 @@ import torch
 
 import structout
 from structout.ops import reference
+from structout.ops.token_logprobs import log_kept_by
 from support import ptx
 from support.devices import DEVICES, TRITON_DEVICE
 from support.gpu_code import NEEDS_NVCC, compiled_architectures, stack_bytes
@@ -161,6 +162,54 @@ def test_token_logprobs_agree_with_torch(device, dtype):
     torch.testing.assert_close(found.top_logprobs.double(), top_logprobs, atol=2e-5, rtol=1e-6)
     assert torch.equal(x.gather(1, found.top_ids), x.topk(20).values)
     assert (found.top_ids[:, 1:] != found.top_ids[:, :-1]).all()
+
+
+def log_kept_on(backend, logits, bitmask, rows, temperature):
+    """``log_kept`` by the ``token_logprobs`` of a backend."""
+    op = reference.token_logprobs if backend == "reference" else op_of(backend)
+
+    def compute(token_ids, bitmask=None, rows=None, top_n=0):
+        return structout.TokenLogprobs(*op(logits, bitmask, rows, temperature, token_ids, top_n))
+
+    return log_kept_by(compute, logits, bitmask, rows)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_log_kept_on_random_cases_has_the_bits_of_the_reference(backend, num_cases):
+    rng, (name, device) = random.Random(5), backend
+    for i in range(num_cases(6 if name == "triton" and device == "cpu" else 60, long=1000)):
+        case = random_case(rng, device, max_vocab=rng.choice([200, 3000]), max_rows=3)
+        arguments = (case.logits, case.bitmask, case.rows, case.temperature)
+        found, expected = log_kept_on(name, *arguments), log_kept_on("reference", *arguments)
+        assert torch.equal(found.view(torch.int32), expected.view(torch.int32)), f"case {i}: {found} != {expected}"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("device", DEVICES)
+def test_log_kept_agrees_with_float64(device, dtype):
+    """Down to masks that leave one token in 32,003, and to e^-30 of the probability."""
+    generator = torch.Generator().manual_seed(6)
+    logits = (torch.randn(300, 32_003, generator=generator) * 4).to(dtype).to(device)
+    shares = torch.logspace(-4.5, 0, 300)[:, None]
+    allowed = (torch.rand(300, 32_003, generator=generator) < shares).to(device)
+    allowed[:, 5] = True
+    temperature = torch.linspace(0.3, 2, 300, device=device)
+    found = structout.log_kept(logits, structout.pack_bitmask(allowed), temperature=temperature)
+    probabilities = (logits.double() / temperature.double()[:, None]).softmax(-1)
+    expected = (probabilities * allowed).sum(-1).log()
+    assert expected.min() < -30
+    torch.testing.assert_close(found.double(), expected, atol=2e-6, rtol=2e-7)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_log_kept_is_zero_without_a_mask_and_minus_infinity_where_nothing_is_allowed(device):
+    logits = torch.randn(4, 40, device=device)
+    logits[3] = -torch.inf
+    bitmask = structout.pack_bitmask(torch.tensor([[False] * 40, [True] * 40], device=device))
+    rows = torch.tensor([-1, 1, 0, 1], device=device)
+    kept = structout.log_kept(logits, bitmask, rows, temperature=0.5)
+    assert kept.tolist() == [0, 0, -torch.inf, -torch.inf]
+    assert structout.log_kept(logits, None).tolist() == [0, 0, 0, -torch.inf]
 
 
 @pytest.mark.parametrize("raw", [False, True])

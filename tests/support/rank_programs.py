@@ -354,6 +354,10 @@ def compare_collectives(rank: int, seed: int, count: int) -> list[str]:
         )
         if not all(map(torch.equal, found, expected)):
             differences.append(f"case {i}, cuts {cuts}: {found} != {expected}")
+        arguments = {"bitmask": case.bitmask, "rows": case.rows, "temperature": case.temperature}
+        kept = structout.sharded_log_kept(shard.logits, vocab_begin=cuts[rank], **arguments)
+        if not torch.equal(kept, structout.log_kept(case.logits, **arguments)):
+            differences.append(f"case {i}, cuts {cuts}: {kept} is kept")
     masks = torch.full((3, 2), rank, dtype=torch.int32)
     gathered = vocab_parallel.all_gather_bitmask(communicator, masks)
     assert torch.equal(gathered, structout.all_gather_bitmask(masks))
