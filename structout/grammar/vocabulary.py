@@ -41,8 +41,12 @@ class Vocabulary:
             with_names: write special tokens as their names. By default they add
                 nothing.
         """
+        return self.bytes_of(token_ids, with_names=with_names).decode(errors="replace")
+
+    def bytes_of(self, token_ids: Iterable[int], *, with_names: bool = False) -> bytes:
+        """The bytes that tokens stand for, as :meth:`text_of` decodes them."""
         names = self._names if with_names else {}
-        return b"".join(self.token_bytes[i] or names.get(i, b"") for i in token_ids).decode(errors="replace")
+        return b"".join(self.token_bytes[i] or names.get(i, b"") for i in token_ids)
 
     @cached_property
     def _names(self) -> dict[int, bytes]:

@@ -3,11 +3,13 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from structout.integrations.transformers.confidence import Confidence, LeafConfidence
 from structout.integrations.transformers.custom_generate import masked_generate
 from structout.integrations.transformers.decisions import Decision, decide
 from structout.integrations.transformers.decode import Monitor
 from structout.integrations.transformers.generation import Generation, Usage, generate
 from structout.integrations.transformers.manager_cache import shared_manager
+from structout.integrations.transformers.population import Population
 from structout.integrations.transformers.streaming import TextStream, stream
 
 if TYPE_CHECKING:
@@ -18,9 +20,12 @@ if TYPE_CHECKING:
     from structout.integrations.transformers.logits_processor import StructuredLogitsProcessor
 
 __all__ = [
+    "Confidence",
     "Decision",
     "Generation",
+    "LeafConfidence",
     "Monitor",
+    "Population",
     "StructuredBatchingProcessor",
     "StructuredLogitsProcessor",
     "TextStream",

@@ -13,6 +13,7 @@ import torch
 
 from structout.masks.batch import MaskBatch
 from structout.ops.sampler import DeviceMasks, MaskedSampler, SamplingParams
+from structout.ops.token_logprobs import log_kept
 from structout.scheduler.manager import StructuredOutputManager
 
 
@@ -65,6 +66,8 @@ class ConstrainedSampler:
         params: temperature and filters of all rows. Seeds and positions come with each
             draw.
         measure: ``measure(stage)`` is a context around each stage of a draw.
+        log_weights: for each row of the batch, to which its draws add the log of the
+            probability that their mask has kept.
     """
 
     def __init__(
@@ -72,10 +75,12 @@ class ConstrainedSampler:
         manager: StructuredOutputManager,
         params: SamplingParams,
         measure: Callable[[str], AbstractContextManager[None]] = lambda stage: nullcontext(),
+        log_weights: list[float] | None = None,
     ):
         self._manager = manager
         self._params = params
         self._measure = measure
+        self._log_weights = log_weights
         self._sample = MaskedSampler()
 
     def fill(self, rows: Sequence[Row]) -> MaskBatch:
@@ -144,6 +149,10 @@ class ConstrainedSampler:
         seed, position = torch.tensor(draws, device=logits.device).unbind(1)
         with self._measure("mask and draw"):
             drawn = self._sample(logits, device_masks, replace(self._params, seed=seed, position=position)).ids
+        if self._log_weights is not None:
+            kept = log_kept(logits, device_masks.bitmask, device_masks.rows, temperature=self._params.temperature)
+            for row, log_weight in zip(rows, kept.tolist(), strict=True):  # without drafts
+                self._log_weights[row.index] += log_weight
         token_ids = iter(drawn.tolist())
         return [[next(token_ids) for _ in range(count)] for count in counts]
 

@@ -17,6 +17,7 @@ from structout.integrations.transformers.constrained_sampler import ConstrainedS
 from structout.integrations.transformers.decode import DecodingLoop, Monitor, Text, mark_complete
 from structout.integrations.transformers.device_loop import DeviceDecodingLoop, states_on_device
 from structout.integrations.transformers.model_feed import ModelFeed
+from structout.integrations.transformers.population import Population
 from structout.jump_forward import JumpForward
 from structout.ops.sampler import SamplingParams
 from structout.scheduler.manager import StructuredOutputManager
@@ -68,6 +69,7 @@ def masked_generate(
     stream_to: Any = None,
     monitor: Monitor | None = None,
     texts: list[Text] | None = None,
+    population: int = 0,
     **model_kwargs: Any,
 ) -> torch.Tensor:
     """Decode as ``generate(custom_generate=masked_generate)``, under a manager's masks.
@@ -104,6 +106,8 @@ def masked_generate(
         monitor: watches the decoding loop.
         texts: an empty list that receives the rows' texts, which know whether they are
             complete.
+        population: how many rows each prompt has, to be weighed and resampled as a
+            :class:`Population`. 0: none are.
 
     Returns:
         int64 ``[N, prompt + generated]``. Rows that end early are padded.
@@ -130,6 +134,10 @@ def masked_generate(
     if device_fsm:
         _check_device_fsm(mode, model, processors, stopping_criteria, request_ids, stream_to is not None)
 
+    if population:
+        others = mode is not JumpForward.OFF or device_fsm or stream_to is not None
+        _check_population(population, num_rows, params, model_kwargs, has_other_modes=others)
+
     monitor = monitor or Monitor()
     seeds = row_seeds(seed, num_rows)
     positions = _prompt_lengths(model, input_ids, model_kwargs)
@@ -143,7 +151,8 @@ def masked_generate(
     rows = [Row(i, request_ids[i], seeds[i], positions[i]) for i in range(num_rows)]
     texts += [Text(manager, row, max_tokens, end_tokens) for row in rows]
     padding = _padding(generation_config, manager)
-    sampler = ConstrainedSampler(manager, params, monitor.measure)
+    weighed = Population(texts, population, seeds) if population else None
+    sampler = ConstrainedSampler(manager, params, monitor.measure, None if weighed is None else weighed.log_weights)
     if stream_to is not None:
         stream_to.put(input_ids.cpu())
     if device_fsm:
@@ -165,6 +174,7 @@ def masked_generate(
             mode,
             padding,
             monitor,
+            weighed,
             None if stream_to is None else lambda token_ids: stream_to.put(torch.tensor(token_ids)),
         ).run()
     mark_complete(texts, sampler)
@@ -210,6 +220,23 @@ def _check_jumps(
         raise ValueError(f"{option} does not go with logits processors: leave out {names}")
     if has_stream and (num_rows > 1 or mode is JumpForward.RETOKENIZE):
         raise ValueError(f"{option} does not go with stream_to, except 'draft' and 'ff_tokens' for a single row")
+
+
+def _check_population(
+    size: int, num_rows: int, params: SamplingParams, model_kwargs: dict[str, Any], *, has_other_modes: bool
+) -> None:
+    """Refuse what has no weights, or cannot be copied."""
+    if num_rows % size:
+        raise ValueError(f"population={size} does not divide the {num_rows} rows")
+    if params.temperature == 0 or any(each is not None for each in (params.top_k, params.top_p, params.min_p)):
+        raise ValueError(
+            "resampling needs do_sample=True, without top_k, top_p and min_p: the weights are of all tokens"
+        )
+    if has_other_modes:
+        raise ValueError("resampling goes neither with jump_forward nor with device_fsm or a streamer")
+    cache = model_kwargs.get("past_key_values")
+    if type(cache).__name__ != "DynamicCache" or not model_kwargs.get("use_cache"):
+        raise ValueError(f"resampling needs a DynamicCache, got {type(cache).__name__}")
 
 
 def _check_device_fsm(

@@ -4,7 +4,6 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from inspect import signature
 from json import loads
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ import torch
 from structout.constraints.params import StructuredOutputsParams
 from structout.integrations.transformers.generation import check_positions
 from structout.integrations.transformers.manager_cache import new_request_id, shared_manager
+from structout.integrations.transformers.model_feed import last_logits
 from structout.integrations.transformers.prompts import list_of_prompts, tokens_of
 from structout.masks.bitmask import unpack_bitmask
 from structout.scheduler.manager import StructuredOutputManager
@@ -229,16 +229,13 @@ def _logits(model: Any, prompt_ids: list[int], trie: _Trie) -> torch.Tensor:
     reads[num_prompt:, num_prompt:] = trie.attention()
     mask = torch.zeros(reads.shape, dtype=model.dtype).masked_fill(~reads, torch.finfo(model.dtype).min)
     positions = [*range(num_prompt), *(num_prompt + depth - 1 for depth in trie.depths[1:])]
-    kept = {"logits_to_keep": 1 + num_tokens} if "logits_to_keep" in signature(model.forward).parameters else {}
-    with torch.inference_mode():
-        logits: torch.Tensor = model(
-            input_ids=torch.tensor([[*prompt_ids, *trie.tokens]], device=model.device),
-            attention_mask=mask[None, None].to(model.device),
-            position_ids=torch.tensor([positions], device=model.device),
-            use_cache=False,
-            **kept,
-        ).logits
-    return logits[0, -1 - num_tokens :].cpu()
+    return last_logits(
+        model,
+        [*prompt_ids, *trie.tokens],
+        1 + num_tokens,
+        attention_mask=mask[None, None].to(model.device),
+        position_ids=torch.tensor([positions], device=model.device),
+    ).cpu()
 
 
 def _log_sum(logs: list[float]) -> float:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,6 +14,9 @@ from structout.integrations.transformers.model_feed import ModelFeed
 from structout.jump_forward import JumpForward, jump
 from structout.masks.batch import MaskBatch
 from structout.scheduler.manager import StructuredOutputManager
+
+if TYPE_CHECKING:
+    from structout.integrations.transformers.population import Population
 
 
 class Monitor:
@@ -103,6 +106,17 @@ class Text:
         self._num_fed = len(self.token_ids)
         return unread
 
+    def become(self, other: "Text") -> None:
+        """Continue another text of the same prompt and constraint in place of this."""
+        if self._start.request_id is not None:
+            self._manager.finish_request(self.request_id)
+            self._manager.fork(other.request_id, self.request_id)
+        self._num_fed = other._num_fed
+        self.token_ids = [*other.token_ids]
+        self.is_terminated = other.is_terminated
+        self.is_complete = other.is_complete
+        self.is_stopped = other.is_stopped
+
     def jump(self, mode: JumpForward) -> int:
         """Skip forced text. Return how many tokens the model has to forget."""
         if self._start.request_id is None:
@@ -174,6 +188,8 @@ class DecodingLoop:
         jump_forward: how forced text is skipped.
         padding: what texts that are done read.
         monitor: watches the loop.
+        population: weighs the texts and replaces light ones. The model is asked for
+            every token then, also where only one is allowed.
         on_tokens: called with one new token of each text, several times after a step
             that has brought several; padding for those that are done. Not called with
             ``JumpForward.RETOKENIZE``, which takes tokens back.
@@ -189,6 +205,7 @@ class DecodingLoop:
         jump_forward: JumpForward,
         padding: int,
         monitor: Monitor,
+        population: "Population | None" = None,
         on_tokens: Callable[[list[int]], None] | None = None,
     ):
         self._feed = feed
@@ -199,6 +216,7 @@ class DecodingLoop:
         self._jump_forward = jump_forward
         self._padding = padding
         self._monitor = monitor
+        self._population = population
         self._on_tokens = on_tokens
         self._new: list[list[int]] = []  # the tokens of each row that the next pass reads
         self._num_reported = [0] * len(texts)
@@ -214,15 +232,24 @@ class DecodingLoop:
         self._report()
         while live := [i for i, text in enumerate(self._texts) if text.is_live]:
             self._step(live, masks)
+            self._resample()
             masks = self._fill()
             self._report()
             self._monitor.after_step(self._texts)
+
+    def _resample(self) -> None:
+        if self._population is not None:
+            ancestors = self._population.resample(is_last=not any(text.is_live for text in self._texts))
+            if ancestors is not None:
+                self._feed.reorder(ancestors)
 
     def _fill(self) -> MaskBatch:
         """Fill the masks of the live texts, and end those that can only stop: for their
         stop token the model is not asked."""
         rows = [text.row for text in self._texts if text.is_live]
         masks = self._sampler.fill(rows)
+        if self._population is not None:
+            return masks
         for row, stop in zip(rows, self._sampler.stops(rows, masks), strict=True):
             if stop is not None and stop.is_forced:
                 self._texts[row.index].append([stop.token], self._sampler.accept)

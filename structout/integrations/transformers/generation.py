@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 
 from structout.constraints.params import StructuredOutputsParams
+from structout.integrations.transformers.confidence import Confidence, confidence_of
 from structout.integrations.transformers.custom_generate import masked_generate
 from structout.integrations.transformers.decode import Monitor, Text
 from structout.integrations.transformers.manager_cache import new_request_id, shared_manager
@@ -71,6 +72,7 @@ class Generation:
     weakened: tuple[str, ...]
     annotations: tuple[str, ...]
     params: list[StructuredOutputsParams | None] = field(repr=False)
+    confidence: list[Confidence] | None = None
 
     @cached_property
     def parsed(self) -> list[Any]:
@@ -103,6 +105,8 @@ def generate(
     fit: Literal["on", "exact", "off"] | None = None,
     params: StructuredOutputsParams | Sequence[StructuredOutputsParams | None] | None = None,
     describe: bool = False,
+    confidence: bool = False,
+    select: Literal["best", "resample"] | None = None,
     manager: StructuredOutputManager | None = None,
     num_return_sequences: int = 1,
     seed: int = 0,
@@ -145,6 +149,15 @@ def generate(
             the tools, unless the chat template describes them, the schema or the
             choices. The model follows the constraint in any case, and what it writes is
             often better if it knows it.
+        confidence: whether the model reads each text once more, in one forward pass,
+            for ``Generation.confidence``.
+        select: what becomes of the k texts of a prompt. None: they are returned as they
+            were drawn. "best": the one to which the model itself gives the highest
+            probability is returned, whole texts before others; costs a forward pass
+            over each. "resample": k texts that are, for large k, draws of the model's
+            own distribution given the constraint, where a constrained draw is
+            renormalized at each token; see :class:`Population`. Costs nothing beside k
+            texts, and needs ``do_sample=True`` without filters.
         manager: made for this tokenizer and lm_head. Default: one that later calls with
             the same tokenizer share, so that a constraint compiles once.
         num_return_sequences: texts for each prompt.
@@ -173,6 +186,8 @@ def generate(
         )
     if num_return_sequences < 1:
         raise ValueError(f"num_return_sequences must be at least 1, got {num_return_sequences}")
+    if select not in (None, "best", "resample"):
+        raise ValueError(f'select must be None, "best" or "resample", got {select!r}')
     jump_forward = JumpForward(jump_forward)
     constraint = {
         "json": json,
@@ -201,6 +216,8 @@ def generate(
         room = (max_positions(model) or longest + _DEFAULT_MAX_NEW_TOKENS) - longest
         generation_kwargs["max_new_tokens"] = min(_DEFAULT_MAX_NEW_TOKENS, max(room, 1))
     check_positions(model, longest, generation_kwargs.get("max_new_tokens"))
+    if select == "resample":
+        generation_kwargs = {"top_k": 0, "top_p": 1.0} | generation_kwargs
 
     if manager is None:
         manager = shared_manager(tokenizer, model.get_output_embeddings().weight.shape[0])
@@ -227,20 +244,35 @@ def generate(
             stream_to=streamer,
             monitor=monitor,
             texts=texts,
+            population=num_return_sequences if select == "resample" else 0,
             **({"pad_token_id": padding} | generation_kwargs),
         )
+        fitted = [request_id is not None and manager.was_fitted(request_id) for request_id in request_ids]
+        sure = None
+        if confidence or select == "best":
+            sure = [
+                confidence_of(
+                    model, manager, ids, text.token_ids, request_id, each, has_values=confidence and text.is_complete
+                )
+                for ids, text, request_id, each in zip(prompt_ids, texts, request_ids, params_of, strict=True)
+            ]
+        chosen = [*range(len(texts))]
+        if sure is not None and select == "best":
+            ranks = [(text.is_complete, each.model_logprob) for text, each in zip(texts, sure, strict=True)]
+            groups = range(0, len(texts), num_return_sequences)
+            chosen = [max(range(first, first + num_return_sequences), key=ranks.__getitem__) for first in groups]
         written = [manager.vocabulary.text_of(text.content, with_names=True) for text in texts]
-        is_complete = [text.is_complete for text in texts]
         return Generation(
-            texts=written,
-            token_ids=[text.content for text in texts],
-            is_complete=is_complete,
-            finish_reasons=[_finish_reason(*each) for each in zip(params_of, written, texts, strict=True)],
-            usage=[Usage(len(ids), len(text.token_ids)) for ids, text in zip(prompt_ids, texts, strict=True)],
-            fitted=[request_id is not None and manager.was_fitted(request_id) for request_id in request_ids],
+            texts=[written[i] for i in chosen],
+            token_ids=[texts[i].content for i in chosen],
+            is_complete=[texts[i].is_complete for i in chosen],
+            finish_reasons=[_finish_reason(params_of[i], written[i], texts[i]) for i in chosen],
+            usage=[Usage(len(prompt_ids[i]), len(texts[i].token_ids)) for i in chosen],
+            fitted=[fitted[i] for i in chosen],
             weakened=_union(map(manager.weakened, constrained)),
             annotations=_union(map(manager.annotations, constrained)),
-            params=params_of,
+            params=[params_of[i] for i in chosen],
+            confidence=[sure[i] for i in chosen] if sure is not None and confidence else None,
         )
     finally:
         for request_id in constrained:

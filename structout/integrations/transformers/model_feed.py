@@ -1,6 +1,7 @@
 """ModelFeed: the columns of tokens that a model has read, and its cache."""
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 import torch
@@ -106,6 +107,15 @@ class ModelFeed:
                 if name in _PER_COLUMN and value is not None:
                     self._kwargs[name] = value[:, :-surplus]
 
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Put in the place of each row the one of index ``rows[i]``, of an equal
+        prompt."""
+        order = torch.tensor(rows)
+        self._is_token = self._is_token[order]
+        order = order.to(self.columns.device)
+        self.columns = self.columns[order]
+        self._outputs["past_key_values"].reorder_cache(order)
+
     def _keep_logits(self, num_logits: int) -> None:
         if "logits_to_keep" in self._kwargs:
             self._kwargs["logits_to_keep"] = num_logits
@@ -123,6 +133,26 @@ class ModelFeed:
             # Gaps take position 0: one past the tokens might be past the model's limit.
             new = torch.where(is_token, positions[:, -1:] + is_token.cumsum(1), 0)
             self._kwargs["position_ids"] = torch.cat([positions, new], dim=1)
+
+
+def last_logits(model: Any, token_ids: Sequence[int], num_logits: int, **inputs: Any) -> torch.Tensor:
+    """Let a model read one row of tokens without a cache.
+
+    Args:
+        model: a transformers causal LM.
+        token_ids: the tokens.
+        num_logits: how many of the last tokens' logits are needed.
+        inputs: further arguments of the model.
+
+    Returns:
+        the logits, ``[num_logits, V]``.
+    """
+    if "logits_to_keep" in signature(model.forward).parameters:
+        inputs["logits_to_keep"] = num_logits
+    with torch.inference_mode():
+        row = torch.tensor([token_ids], device=model.device)
+        logits: torch.Tensor = model(input_ids=row, use_cache=False, **inputs).logits
+    return logits[0, -num_logits:]
 
 
 # The arguments of transformers' models with an entry for each column.
