@@ -2,20 +2,22 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from json import loads
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from structout.constraints.params import StructuredOutputsParams
-from structout.integrations.transformers.generation import check_positions
+from structout.integrations.transformers.generation import check_positions, params_of_prompts
 from structout.integrations.transformers.manager_cache import new_request_id, shared_manager
 from structout.integrations.transformers.model_feed import last_logits
 from structout.integrations.transformers.prompts import list_of_prompts, tokens_of
 from structout.masks.bitmask import unpack_bitmask
 from structout.scheduler.manager import StructuredOutputManager
+
+_MAX_GROUP_TOKENS = 1_024  # of prompts that share a pass, unless one is half as long: attention is quadratic
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ def decide(
     choice: Any = None,
     *,
     json: Any = None,
+    params: StructuredOutputsParams | Sequence[StructuredOutputsParams] | None = None,
     temperature: float = 1.0,
     describe: bool = False,
     tokenizations: Literal["all", "canonical"] = "all",
@@ -62,7 +65,9 @@ def decide(
 
     The tokens of all answers form a trie, which the model reads behind the prompt in
     one forward pass: each token attends to the prompt and to its ancestors, as in tree
-    verification (SpecInfer, arXiv:2305.09781).
+    verification (SpecInfer, arXiv:2305.09781). Prompts that follow one another and have
+    at least their first half in common, such as many questions on one text, share the
+    pass, and what they have in common is read once.
 
     Args:
         model: a transformers causal LM whose attention takes a mask of four dimensions.
@@ -71,6 +76,7 @@ def decide(
         prompts: as in :func:`generate`.
         choice: the answers: strings, or a ``Literal`` or ``Enum`` type.
         json: instead, a type or a schema with few texts, such as ``bool``.
+        params: instead, a constraint with few texts, or a list of one for each prompt.
         temperature: above 0; divides the logits.
         describe: as in :func:`generate`.
         tokenizations: "all": the tokens of each answer, however they spell it, as a
@@ -87,78 +93,116 @@ def decide(
     """
     if not 0 < temperature < math.inf:
         raise ValueError(f"temperature must be above 0 and finite, got {temperature}")
-    params = StructuredOutputsParams(choice=choice, json=json)
-    params.validate(None if manager is None else manager.config)
-    if tokenizations == "canonical" and choice is None:
-        raise ValueError('tokenizations="canonical" needs the answers as choice')
-    prompt_ids = [tokens_of(tokenizer, prompt, params, describe=describe) for prompt in list_of_prompts(prompts)]
+    prompts = list_of_prompts(prompts)
+    params_of = params_of_prompts(params, {"choice": choice, "json": json}, len(prompts))
+    distinct = {id(each): each for each in params_of}
+    for each in distinct.values():
+        if each is None:
+            raise TypeError("params must be StructuredOutputsParams, or a list of these, got None")
+        each.validate(None if manager is None else manager.config)
+        if tokenizations == "canonical" and each.choice is None:
+            raise ValueError('tokenizations="canonical" needs the answers as choice')
+    prompt_ids = [
+        tokens_of(tokenizer, prompt, each, describe=describe) for prompt, each in zip(prompts, params_of, strict=True)
+    ]
     if manager is None:
         manager = shared_manager(tokenizer, model.get_output_embeddings().weight.shape[0])
     trie_of = _all_tokenizations if tokenizations == "all" else _canonical_tokenizations
-    trie = trie_of(manager, params, max_tokens)
-    check_positions(model, max(map(len, prompt_ids)), max(trie.depths))
+    tries = {key: trie_of(manager, each, max_tokens) for key, each in distinct.items() if each is not None}
+    questions = [_Question(ids, tries[id(each)]) for ids, each in zip(prompt_ids, params_of, strict=True)]
+    for ids, trie in questions:
+        check_positions(model, len(ids), 1 + max(trie.depths, default=-1))
     stops = manager.vocabulary.stop_token_ids
-    return [_decision(model, ids, trie, params, temperature, stops) for ids in prompt_ids]
+    return [
+        _decision(logits, question.trie, temperature, stops)
+        for group in _groups(questions)
+        for question, logits in zip(group, _logits(model, group), strict=True)
+    ]
 
 
-@dataclass
-class _Trie:
-    """The tokens of the answers, at most ``max_tokens``. Row 0 of the logits is that of
-    the prompt's last token, row i + 1 that of token i.
+class _Tree:
+    """Tokens that a model reads at once: prompts and what may follow them.
 
     Attributes:
-        tokens: each behind its parent.
-        rows: of each token, the row in which it may be drawn.
-        depths: of each row, the tokens from the prompt to it.
-        ends: the rows in which an answer may end, with its text.
+        tokens: of each node.
+        parents: of each node, an earlier one, -1 for none.
+        depths: of each node, how many others lead to it.
     """
 
-    max_tokens: int
-    tokens: list[int] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)
-    depths: list[int] = field(default_factory=lambda: [0])
-    ends: dict[int, str] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.depths: list[int] = []
 
-    def add(self, row: int, token: int) -> int:
-        """Add a token. Return its row."""
-        if len(self.tokens) == self.max_tokens:
-            raise ValueError(f"the answers have more than max_tokens={self.max_tokens} tokens")
+    def add(self, parent: int, token: int) -> int:
+        """Add a token. Return its node."""
+        self.depths.append(self.depths[parent] + 1 if parent >= 0 else 0)
         self.tokens.append(token)
-        self.rows.append(row)
-        self.depths.append(self.depths[row] + 1)
-        return len(self.tokens)
+        self.parents.append(parent)
+        return len(self.tokens) - 1
+
+    def add_chain(self, parent: int, tokens: Sequence[int]) -> int:
+        """Add one token behind the other. Return the last node, ``parent`` for none."""
+        for token in tokens:
+            parent = self.add(parent, token)
+        return parent
 
     def attention(self) -> torch.Tensor:
-        """bool ``[n, n]``: the tokens that each one reads, its ancestors and itself."""
+        """bool ``[n, n]``: the nodes that each one reads, its ancestors and itself."""
         reads = torch.eye(len(self.tokens), dtype=torch.bool)
-        for i, row in enumerate(self.rows):
-            if row > 0:
-                reads[i] |= reads[row - 1]
+        for node, parent in enumerate(self.parents):
+            if parent >= 0:
+                reads[node] |= reads[parent]
         return reads
+
+
+class _Trie(_Tree):
+    """The tokens of the answers to a prompt, at most ``max_tokens``.
+
+    Attributes:
+        params: the constraint.
+        ends: the nodes after which an answer may end, with its text. -1: no token.
+    """
+
+    def __init__(self, params: StructuredOutputsParams, max_tokens: int):
+        super().__init__()
+        self._max_tokens = max_tokens
+        self.params = params
+        self.ends: dict[int, str] = {}
+
+    def add(self, parent: int, token: int) -> int:
+        if len(self.tokens) == self._max_tokens:
+            raise ValueError(f"the answers have more than max_tokens={self._max_tokens} tokens")
+        return super().add(parent, token)
+
+
+class _Question(NamedTuple):
+    prompt_ids: list[int]
+    trie: _Trie
 
 
 def _all_tokenizations(manager: StructuredOutputManager, params: StructuredOutputsParams, max_tokens: int) -> _Trie:
     """The tokens that the masks of a constraint allow, up to all of its ends."""
-    trie, stops = _Trie(max_tokens), set(manager.vocabulary.stop_token_ids)
+    trie, stops = _Trie(params, max_tokens), set(manager.vocabulary.stop_token_ids)
     path: list[int] = []
-    pending: list[tuple[int, int | None]] = [(0, None)]
+    pending: list[tuple[int, int | None]] = [(-1, None)]
     request_id = new_request_id("decide")
     manager.add_request(request_id, params)
     try:
         manager.wait_ready(request_id)
         while pending:
-            row, token = pending.pop()
-            manager.rollback(request_id, len(path) - trie.depths[row])
-            del path[trie.depths[row] :]
+            node, token = pending.pop()
             if token is not None:
+                length = trie.depths[node] + 1 if node >= 0 else 0
+                manager.rollback(request_id, len(path) - length)
                 manager.accept_tokens(request_id, [token])
-                path.append(token)
-                row = trie.add(row, token)
+                path[length:] = [token]
+                node = trie.add(node, token)
             masks = torch.from_numpy(manager.grammar_bitmask([request_id]).bitmask.copy())
             allowed = unpack_bitmask(masks, manager.vocabulary.size)[0].nonzero().flatten().tolist()
             if not stops.isdisjoint(allowed):
-                trie.ends[row] = manager.vocabulary.text_of(path)
-            pending += [(row, token) for token in allowed if token not in stops]
+                trie.ends[node] = manager.vocabulary.text_of(path)
+            pending += [(node, token) for token in allowed if token not in stops]
     finally:
         manager.finish_request(request_id)
     return trie
@@ -168,74 +212,100 @@ def _canonical_tokenizations(
     manager: StructuredOutputManager, params: StructuredOutputsParams, max_tokens: int
 ) -> _Trie:
     """The tokens by which the tokenizer itself spells each choice."""
-    trie = _Trie(max_tokens)
-    row_of: dict[tuple[int, int], int] = {}
+    trie = _Trie(params, max_tokens)
+    nodes: dict[tuple[int, int], int] = {}
     for text in loads(params.constraint().spec):
         tokens = manager.canonical_tokenizer().encode(text)
         if tokens is None:
             raise ValueError(f"the tokenizer changes {text!r} when it encodes it: it has no canonical tokens")
-        row = 0
+        node = -1
         for token in tokens:
-            if (row, token) not in row_of:
-                row_of[row, token] = trie.add(row, token)
-            row = row_of[row, token]
-        trie.ends[row] = text
+            if (node, token) not in nodes:
+                nodes[node, token] = trie.add(node, token)
+            node = nodes[node, token]
+        trie.ends[node] = text
     return trie
 
 
-def _decision(
-    model: Any,
-    prompt_ids: list[int],
-    trie: _Trie,
-    params: StructuredOutputsParams,
-    temperature: float,
-    stops: Sequence[int],
-) -> Decision:
-    logits = _logits(model, prompt_ids, trie)
+def _decision(logits: torch.Tensor, trie: _Trie, temperature: float, stops: Sequence[int]) -> Decision:
+    """The decision of logits ``[1 + n, V]``: behind the prompt and each node."""
     norms = torch.stack([torch.logsumexp(row.double() / temperature, 0) for row in logits])
 
-    def log_probabilities(rows: list[int], tokens: list[int]) -> torch.Tensor:
+    def log_probabilities(nodes: list[int], tokens: list[int]) -> torch.Tensor:
+        rows = torch.tensor(nodes) + 1
         return logits[rows, tokens].double() / temperature - norms[rows]
 
-    of_tokens = [*zip(trie.rows, log_probabilities(trie.rows, trie.tokens).tolist(), strict=True)]
-    of_ends = [(row, log_probabilities([row] * len(stops), [*stops]).logsumexp(0).item()) for row in trie.ends]
-    ways = defaultdict(list)  # that the constraint leaves, of each row
-    for row, log_probability in of_tokens + of_ends:
-        ways[row].append(log_probability)
-    kept = {row: _log_sum(of_row) for row, of_row in ways.items()}
-    whole, drawn = [0.0], [0.0]  # logarithms of the text up to each row
-    for row, log_probability in of_tokens:
-        whole.append(whole[row] + log_probability)
-        drawn.append(drawn[row] + log_probability - kept[row])
+    of_tokens = [*zip(trie.parents, log_probabilities(trie.parents, trie.tokens).tolist(), strict=True)]
+    of_ends = [(node, log_probabilities([node] * len(stops), [*stops]).logsumexp(0).item()) for node in trie.ends]
+    ways = defaultdict(list)  # that the constraint leaves, behind each node
+    for node, log_probability in of_tokens + of_ends:
+        ways[node].append(log_probability)
+    kept = {node: _log_sum(of_node) for node, of_node in ways.items()}
+    whole, drawn = {-1: 0.0}, {-1: 0.0}  # logarithms of the text up to each node
+    for node, (parent, log_probability) in enumerate(of_tokens):
+        whole[node] = whole[parent] + log_probability
+        drawn[node] = drawn[parent] + log_probability - kept[parent]
     of_texts = defaultdict(list)
-    for row, log_probability in of_ends:
-        logs = whole[row] + log_probability, drawn[row] + log_probability - kept[row]
-        of_texts[trie.ends[row]].append(logs)
+    for node, log_probability in of_ends:
+        logs = whole[node] + log_probability, drawn[node] + log_probability - kept[node]
+        of_texts[trie.ends[node]].append(logs)
     log_whole = {text: _log_sum([each for each, _ in logs]) for text, logs in of_texts.items()}
     log_kept = _log_sum([*log_whole.values()])
     texts = sorted(of_texts, key=log_whole.__getitem__, reverse=True)
     return Decision(
-        answers=[params.parse(text) for text in texts],
+        answers=[trie.params.parse(text) for text in texts],
         probabilities=[math.exp(log_whole[text] - log_kept) for text in texts],
         drawn=[math.exp(_log_sum([each for _, each in of_texts[text]])) for text in texts],
         log_kept=log_kept,
     )
 
 
-def _logits(model: Any, prompt_ids: list[int], trie: _Trie) -> torch.Tensor:
-    """``[1 + n, V]``: behind the prompt, and behind each token of the trie."""
-    num_prompt, num_tokens = len(prompt_ids), len(trie.tokens)
-    reads = torch.ones(num_prompt + num_tokens, num_prompt + num_tokens, dtype=torch.bool).tril()
-    reads[num_prompt:, num_prompt:] = trie.attention()
-    mask = torch.zeros(reads.shape, dtype=model.dtype).masked_fill(~reads, torch.finfo(model.dtype).min)
-    positions = [*range(num_prompt), *(num_prompt + depth - 1 for depth in trie.depths[1:])]
-    return last_logits(
+def _groups(questions: Sequence[_Question]) -> Iterator[list[_Question]]:
+    """The questions that share a forward pass."""
+    group: list[_Question] = []
+    size = longest = 0
+    for question in questions:
+        length = len(question.prompt_ids)
+        longest = max(longest, length)
+        shared = _num_shared([each.prompt_ids for each in (*group, question)])
+        size += length + len(question.trie.tokens) - (shared if group else 0)
+        if group and (2 * shared < longest or size > max(_MAX_GROUP_TOKENS, 2 * longest)):
+            yield group
+            group, longest, size = [], length, length + len(question.trie.tokens)
+        group.append(question)
+    yield group
+
+
+def _num_shared(prompts: Sequence[Sequence[int]]) -> int:
+    """How many tokens the prompts begin with alike, the last of each not counted."""
+    shortest = min(map(len, prompts)) - 1
+    columns = zip(*(prompt[:shortest] for prompt in prompts), strict=True)
+    return next((i for i, column in enumerate(columns) if len({*column}) > 1), shortest)
+
+
+def _logits(model: Any, group: Sequence[_Question]) -> list[torch.Tensor]:
+    """For each question ``[1 + n, V]``: behind its prompt, and behind each token of its
+    trie."""
+    num_shared = _num_shared([question.prompt_ids for question in group])
+    tree = _Tree()
+    shared = tree.add_chain(-1, group[0].prompt_ids[:num_shared])
+    # The logits that count are those of the last nodes.
+    last = [tree.add_chain(shared, question.prompt_ids[num_shared:-1]) for question in group]
+    for before, (prompt_ids, trie) in zip(last, group, strict=True):
+        end = tree.add(before, prompt_ids[-1])
+        for parent, token in zip(trie.parents, trie.tokens, strict=True):
+            tree.add(end + 1 + parent, token)
+    sizes = [1 + len(question.trie.tokens) for question in group]
+    mask = torch.zeros(len(tree.tokens), len(tree.tokens), dtype=model.dtype)
+    mask.masked_fill_(~tree.attention(), torch.finfo(model.dtype).min)
+    logits = last_logits(
         model,
-        [*prompt_ids, *trie.tokens],
-        1 + num_tokens,
+        tree.tokens,
+        sum(sizes),
         attention_mask=mask[None, None].to(model.device),
-        position_ids=torch.tensor([positions], device=model.device),
-    ).cpu()
+        position_ids=torch.tensor([tree.depths], device=model.device),
+    )
+    return [*logits.cpu().split(sizes)]
 
 
 def _log_sum(logs: list[float]) -> float:

@@ -202,7 +202,7 @@ def generate(
         "additional_properties": additional_properties,
     }
     prompts = list_of_prompts(prompts)
-    params_of = _params_of_prompts(params, constraint, len(prompts))
+    params_of = params_of_prompts(params, constraint, len(prompts))
     for distinct in {id(each): each for each in params_of if each is not None}.values():
         distinct.validate(None if manager is None else manager.config)
     if fit is not None:
@@ -285,12 +285,13 @@ def max_positions(model: Any) -> int | None:
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
-def _params_of_prompts(
+def params_of_prompts(
     params: StructuredOutputsParams | Sequence[StructuredOutputsParams | None] | None,
     constraint: dict[str, Any],
     num_prompts: int,
 ) -> list[StructuredOutputsParams | None]:
-    """The constraint of each prompt, of the arguments of :func:`generate`."""
+    """The constraint of each prompt, of the arguments of :func:`generate` and of
+    :func:`decide`."""
     if params is None:
         return [StructuredOutputsParams(**constraint)] * num_prompts
     given = [name for name, value in constraint.items() if value is not None]

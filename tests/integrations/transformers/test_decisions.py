@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 import torch
 
-from structout import GrammarError
+from structout import GrammarError, StructuredOutputsParams
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.integrations.transformers import decide, generate
 
@@ -73,16 +73,51 @@ def test_decide_equals_one_forward_pass_for_each_spelling(exact_parts, manager, 
             assert share == pytest.approx(drawn[answer.encode()], abs=1e-9)
 
 
-def test_decide_reads_each_prompt_once(parts):
-    model, tokenizer = parts
-    calls = []
-    handle = model.register_forward_hook(lambda *_: calls.append(1))
-    try:
-        decisions = decide(model, tokenizer, ["order:", "a longer prompt:"], WORDS)
-    finally:
-        handle.remove()
-    assert len(decisions) == len(calls) == 2
+@pytest.fixture
+def passes(parts):
+    """The number of tokens of each forward pass."""
+    model, _ = parts
+    lengths = []
+    handle = model.register_forward_hook(
+        lambda _, __, kwargs, ___: lengths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    yield lengths
+    handle.remove()
+
+
+def test_decide_reads_each_prompt_once(parts, passes):
+    decisions = decide(*parts, ["order:", "a longer prompt:"], WORDS)
+    assert len(decisions) == len(passes) == 2
     assert decisions[0].probabilities != decisions[1].probabilities
+
+
+def test_questions_on_one_text_share_a_pass_and_have_the_answers_that_each_has_alone(exact_parts, manager, num_cases):
+    model, tokenizer = exact_parts
+    rng = random.Random(1)
+    for _ in range(num_cases(6, long=100)):
+        text = rng.choices(range(3, 300), k=rng.randint(0, 40))
+        prompts = [text + rng.choices(range(3, 300), k=rng.randint(1, 30)) for _ in range(rng.randint(1, 6))]
+        params = [
+            rng.choice([StructuredOutputsParams(choice=rng.sample(WORDS, 2)), StructuredOutputsParams(json=bool)])
+            for _ in prompts
+        ]
+        together = decide(model, tokenizer, prompts, params=params, manager=manager)
+        for prompt, each, decision in zip(prompts, params, together, strict=True):
+            (alone,) = decide(model, tokenizer, prompt, params=each, manager=manager)
+            assert decision.answers == alone.answers
+            assert decision.probabilities == pytest.approx(alone.probabilities, abs=1e-9)
+            assert decision.drawn == pytest.approx(alone.drawn, abs=1e-9)
+            assert decision.log_kept == pytest.approx(alone.log_kept, abs=1e-9)
+
+
+def test_what_prompts_have_in_common_is_read_once(parts, passes):
+    text = [*range(10, 110)]
+    decide(*parts, [[*text, 5, 6], [*text, 7], text, [*text, 5, 8, 9]], ["yes"], tokenizations="canonical")
+    (answer,) = [len(parts[1]("yes", add_special_tokens=False)["input_ids"])]
+    assert passes == [100 + 3 + 2 + 1 + 4 - 1 + 4 * answer]
+    passes.clear()
+    decide(*parts, [text, text[50:], [*text[:30], *range(200, 260)]], ["yes"])
+    assert len(passes) == 3
 
 
 def test_canonical_tokenizations_are_those_of_the_tokenizer(exact_parts):
@@ -148,6 +183,8 @@ def test_answers_are_values_of_the_type(parts, constraint, answers):
         ({"json": bool, "tokenizations": "canonical"}, ValueError, "needs the answers as choice"),
         ({"choice": []}, GrammarError, "choice"),
         ({}, GrammarError, "exactly one"),
+        ({"params": [None]}, TypeError, "params must be StructuredOutputsParams"),
+        ({"params": []}, ValueError, "params needs one entry for each of the 1 prompts, got 0"),
     ],
 )
 def test_decide_refuses_what_it_cannot_read(parts, arguments, error, message):
