@@ -9,12 +9,16 @@ and a constraint for each request.
     answer = client.chat.completions.parse(model="demo", response_format=Order,
         messages=[{"role": "user", "content": "One pear, please."}])
 
+    decision = client.decisions.create(model="demo", input="My card was charged twice.",
+        questions=[{"type": "predicate", "instructions": "The customer is angry."}])
+
 It serves ``/v1/chat/completions`` and ``/v1/completions``: ``response_format`` with
 ``json_schema`` (with ``strict``, objects have only keys that it names) or
 ``json_object``; ``tools`` with ``tool_choice``; ``stream``; and, as in vLLM,
 ``structured_outputs`` with json, regex, choice, grammar or structural_tag. A constraint
-compiles while other requests are being decoded. What is not supported is answered with
-status 400, and not ignored.
+compiles while other requests are being decoded. ``/v1/decisions`` answers questions
+with the probability of each answer, all questions on one input in one forward pass.
+What is not supported is answered with status 400, and not ignored.
 """
 
 import argparse
@@ -26,16 +30,16 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from transformers import AutoModelForCausalLM, AutoTokenizer, ContinuousBatchingConfig, GenerationConfig
 
-from structout import GrammarError, StructuredOutputManager, StructuredOutputsParams
+from structout import GrammarError, StructuredOutputManager, StructuredOutputsParams, decide
 from structout.cli.demo_model import load_demo_model
 from structout.constraints.tools.call_formats import TOOL_FORMATS
 from structout.integrations.transformers import structured_batching
@@ -303,6 +307,134 @@ class Answer:
         return text[: len(text) - held]
 
 
+# -- decisions -------------------------------------------------------------------------
+
+
+class Message(BaseModel, extra="forbid"):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str
+    type: Literal["message"] = "message"
+
+
+class Predicate(BaseModel, extra="forbid"):
+    type: Literal["predicate"]
+    instructions: str
+    name: str | None = None
+
+    @property
+    def asked(self) -> str:
+        return f"Is this true? {self.instructions} Answer yes or no."
+
+    @property
+    def answers(self) -> list[str]:
+        return ["yes", "no"]
+
+    def answer(self, shares: list[float]) -> dict[str, Any]:
+        return {"probability": shares[0]}
+
+
+class Option(BaseModel, extra="forbid"):
+    value: str | bool
+    description: str | None = None
+
+
+class Choice(BaseModel, extra="forbid"):
+    type: Literal["choice"]
+    instructions: str
+    choices: list[Option] = Field(min_length=2, max_length=255)
+    name: str | None = None
+
+    @property
+    def asked(self) -> str:
+        listed = _listed(self.answers, [option.description for option in self.choices])
+        return f"{self.instructions} Answer with one of:\n{listed}"
+
+    @property
+    def answers(self) -> list[str]:
+        return [value if isinstance(value := option.value, str) else json.dumps(value) for option in self.choices]
+
+    def answer(self, shares: list[float]) -> dict[str, Any]:
+        values = [option.value for option in self.choices]
+        of_values = [{"value": value, "probability": share} for value, share in zip(values, shares, strict=True)]
+        return {"choice": values[shares.index(max(shares))], "confidence": max(shares), "probabilities": of_values}
+
+
+class Level(BaseModel, extra="forbid"):
+    label: str
+    description: str | None = None
+
+
+class Score(BaseModel, extra="forbid"):
+    type: Literal["score"]
+    instructions: str
+    levels: list[Level] = Field(min_length=2, max_length=10)
+    name: str | None = None
+
+    @property
+    def asked(self) -> str:
+        listed = _listed(self.answers, [level.description for level in self.levels])
+        return f"{self.instructions} Answer with one of these levels, the lowest first:\n{listed}"
+
+    @property
+    def answers(self) -> list[str]:
+        return [level.label for level in self.levels]
+
+    def answer(self, shares: list[float]) -> dict[str, Any]:
+        levels = enumerate(zip(self.answers, shares, strict=True))
+        of_levels = [{"value": i, "label": label, "probability": share} for i, (label, share) in levels]
+        score = sum(i * share for i, share in enumerate(shares))
+        return {"score": score, "confidence": max(shares), "probabilities": of_levels}
+
+
+class Decisions(BaseModel, extra="forbid"):
+    model: str | None = None
+    input: str | list[Message]
+    questions: list[Annotated[Predicate | Choice | Score, Field(discriminator="type")]] = Field(
+        min_length=1, max_length=400
+    )
+
+    def messages(self, question: str) -> list[dict[str, str]]:
+        """The input with a question at its end. Questions after the input let it be
+        read once; templates want users and assistants to take turns."""
+        given = [Message(role="user", content=self.input)] if isinstance(self.input, str) else self.input
+        messages = [{"role": message.role, "content": message.content} for message in given]
+        if messages and messages[-1]["role"] == "user":
+            question = f"{messages.pop()['content']}\n\n{question}"
+        return [*messages, {"role": "user", "content": question}]
+
+
+def decide_all(model: Any, tokenizer: Any, manager: StructuredOutputManager, asked: Decisions) -> dict[str, Any]:
+    """The answers to all questions. Confidence is the probability of the likeliest
+    answer; ``log_kept`` is structout's own.
+
+    Raises:
+        ValueError: answers are equal, or too long for the model.
+    """
+    if any(len(set(question.answers)) < len(question.answers) for question in asked.questions):
+        raise ValueError("each answer to a question must be written once")
+    prompts = []
+    for question in asked.questions:
+        text = chat_text(tokenizer, asked.messages(question.asked), None, describe=False)
+        prompts.append(tokenizer(text, add_special_tokens=False)["input_ids"])
+    params = [StructuredOutputsParams(choice=question.answers) for question in asked.questions]
+    answers = []
+    decisions = decide(model, tokenizer, prompts, params=params, tokenizations="canonical", manager=manager)
+    for question, decision in zip(asked.questions, decisions, strict=True):
+        shares = dict(zip(decision.answers, decision.probabilities, strict=True))
+        answer = question.answer([shares[text] for text in question.answers])
+        answers.append({"type": question.type, "name": question.name, **answer, "log_kept": decision.log_kept})
+    num_tokens = sum(map(len, prompts))
+    usage = {"input_tokens": num_tokens, "output_tokens": 0, "total_tokens": num_tokens}
+    usage["input_tokens_details"] = {"cached_tokens": 0, "cache_write_tokens": 0}
+    usage["output_tokens_details"] = {"reasoning_tokens": 0}
+    return {"answers": answers, "usage": usage}
+
+
+def _listed(answers: list[str], descriptions: list[str | None]) -> str:
+    pairs = zip(answers, descriptions, strict=True)
+    return "\n".join(f"- {answer}" if text is None else f"- {answer}: {text}" for answer, text in pairs)
+
+
 def create_app(
     model: Any,
     tokenizer: Any,
@@ -316,6 +448,10 @@ def create_app(
     if tokenizer.chat_template is None:
         tokenizer = copy.copy(tokenizer)
         tokenizer.chat_template = TEMPLATE
+
+    # Continuous batching changes how its model attends; this one shares the parameters.
+    tensors = {id(tensor): tensor for tensor in itertools.chain(model.parameters(), model.buffers())}
+    deciding_model = copy.deepcopy(model, tensors)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -349,6 +485,14 @@ def create_app(
     @app.post("/v1/chat/completions")
     async def chat(asked: ChatCompletion) -> Any:
         return await answer(asked)
+
+    @app.post("/v1/decisions")
+    async def decisions(asked: Decisions) -> Any:
+        try:
+            found = await asyncio.to_thread(decide_all, deciding_model, tokenizer, app.state.manager, asked)
+        except ValueError as error:
+            return _error(str(error), 400, param="questions")
+        return {"model": name, **found}
 
     @app.get("/v1/models")
     async def models() -> Any:

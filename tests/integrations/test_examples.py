@@ -15,6 +15,7 @@ import jsonschema
 import openai
 import pytest
 
+from structout import decide
 from support import fresh_process
 from support.example_scripts import EXAMPLES, load_example, serving
 from support.locations import ROOT
@@ -244,6 +245,72 @@ def test_chat_answers_what_it_does_not_support_with_400(chat, options, message):
     with pytest.raises(openai.BadRequestError) as raised:
         chat(**options)
     assert message in raised.value.body["message"]
+
+
+QUESTIONS = [
+    {"type": "choice", "name": "topic", "instructions": "What is it about?",
+     "choices": [{"value": "weather", "description": "rain and sun"}, {"value": "money"}, {"value": "news"}]},
+    {"type": "predicate", "instructions": "It is urgent."},
+    {"type": "score", "name": "mood", "instructions": "How does the writer feel?",
+     "levels": [{"label": "bad"}, {"label": "neutral"}, {"label": "good", "description": "happy"}]},
+    {"type": "choice", "instructions": "Is it new?", "choices": [{"value": True}, {"value": False}]},
+]  # fmt: skip
+
+
+@pytest.fixture
+def client(server):
+    port, _ = server
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def test_decisions_are_those_of_decide_in_openais_form(parts, client):
+    made = client.decisions.create(model="demo", input="It rains.", questions=QUESTIONS)
+    choice, predicate, score, is_new = made.answers
+    asked = "What is it about? Answer with one of:\n- weather: rain and sun\n- money\n- news"
+    prompt = f"user: It rains.\n\n{asked}\nassistant: "
+    model, tokenizer = parts
+    prompt_ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    (alone,) = decide(model, tokenizer, prompt_ids, ["weather", "money", "news"], tokenizations="canonical")
+    assert (choice.type, choice.name, choice.choice) == ("choice", "topic", alone.answer)
+    assert [each.value for each in choice.probabilities] == ["weather", "money", "news"]
+    shares = dict(zip(alone.answers, alone.probabilities, strict=True))
+    assert {each.value: each.probability for each in choice.probabilities} == pytest.approx(shares, abs=1e-4)
+    assert choice.log_kept == pytest.approx(alone.log_kept, abs=1e-3)
+    assert (predicate.type, predicate.name) == ("predicate", None)
+    assert 0 < predicate.probability < 1
+    assert [(each.value, each.label) for each in score.probabilities] == [*enumerate(("bad", "neutral", "good"))]
+    assert score.score == pytest.approx(sum(each.value * each.probability for each in score.probabilities))
+    assert [each.value for each in is_new.probabilities] == [True, False]
+    for answer in (choice, score, is_new):
+        assert sum(each.probability for each in answer.probabilities) == pytest.approx(1)
+        assert answer.confidence == max(each.probability for each in answer.probabilities)
+    assert made.usage.total_tokens == made.usage.input_tokens > len(prompt_ids)
+
+
+def test_decisions_take_messages_while_texts_are_decoded(server, client):
+    port, _ = server
+    streamed = post(port, prompt="order: ", structured_outputs={"regex": "[a-z]{60}"}, max_tokens=80, stream=True)
+    messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "What is the matter?"}]
+    first = client.decisions.create(model="demo", input=messages, questions=QUESTIONS)
+    assert b"[DONE]" in streamed.read()
+    again = client.decisions.create(model="demo", input=messages, questions=QUESTIONS)
+    assert first == again
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        (QUESTIONS[0] | {"choices": [{"value": "a"}, {"value": "a"}]}, "must be written once"),
+        (QUESTIONS[0] | {"choices": [{"value": "a"}]}, "at least 2 items"),
+        (QUESTIONS[0] | {"choices": [{"value": "ab" * 400}, {"value": "b"}]}, "more than max_tokens=512 tokens"),
+        ({"type": "guess", "instructions": "?"}, "'predicate', 'choice', 'score'"),
+        (QUESTIONS[1] | {"threshold": 1}, "Extra inputs are not permitted"),
+    ],
+)
+def test_decisions_answer_what_they_do_not_support_with_400(client, question, message):
+    with pytest.raises(openai.BadRequestError, match=message):
+        client.decisions.create(model="demo", input="x", questions=[question])
 
 
 def test_events_of_text_with_calls_hold_back_what_may_begin_one():
