@@ -72,3 +72,23 @@ def plot_values(device: str) -> None:
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower center", ncols=len(series), frameon=False)
     figure.tight_layout(rect=(0, 0.07, 1, 1))
     figure.savefig(harness.RESULTS / f"values_{device}.png", dpi=130, metadata={"Software": None})
+
+
+def plot_decide(device: str) -> None:
+    """Accuracy over confidence, as in Guo et al. (arXiv:1706.04599)."""
+    rows = [row for row in rows_of("decide", device) if row["tokens"] == "all" and "bins" in row]
+    names = {"whole": "decide: probabilities", "drawn": "a constrained draw"}
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 4), sharey=True)
+    for axis, naming in zip(axes, ("names", "letters"), strict=True):
+        axis.plot([0, 1], [0, 1], "--", color="0.6")
+        for row in (row for row in rows if row["naming"] == naming):
+            confidences, shares = zip(*row["bins"], strict=True)
+            label = f"{names[row['reading']]}, error {row['calibration_error']:.2f}"
+            axis.plot(confidences, shares, marker="o", ms=4, label=label)
+        axis.set(title=f"answers are {naming}", xlabel="confidence", xlim=(0, 1), ylim=(0, 1))
+        axis.legend(loc="upper left", frameon=False, fontsize=8)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("share of right answers")
+    figure.suptitle("SmolLM2-135M-Instruct: 200 texts, ten bins of twenty")
+    figure.tight_layout()
+    figure.savefig(harness.RESULTS / f"decide_{device}.png", dpi=130, metadata={"Software": None})

@@ -41,6 +41,7 @@ def main() -> int:
     if not check:
         from plots import (
             plot_apply_bitmask,
+            plot_decide,
             plot_masked_sample,
             plot_values,
         )  # matplotlib is not installed where tests run
@@ -48,6 +49,7 @@ def main() -> int:
         plot_apply_bitmask("cpu")
         plot_masked_sample("cpu")
         plot_values("cpu")
+        plot_decide("cpu")
     print(f"{'stale' if check else 'rewritten'}: {', '.join(stale)}" if stale else "documents agree with the results")
     return 1 if check and stale else 0
 

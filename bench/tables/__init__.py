@@ -46,7 +46,14 @@ from tables.serving import (
     vllm_table,
 )
 from tables.soak import soak_table
-from tables.values import decide_table, limits_table, limits_vllm_table, value_costs_table, values_table
+from tables.values import (
+    decide_table,
+    limits_table,
+    limits_vllm_table,
+    selection_table,
+    value_costs_table,
+    values_table,
+)
 
 TABLES: dict[str, Callable[[], str]] = {
     "apply_bitmask_cpu_short": short_table,
@@ -55,6 +62,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "apply_bitmask_default_cpu": partial(full_table, "cpu", "apply_bitmask_default"),
     "apply_bitmask_cuda": apply_bitmask_cuda_table,
     "decide": decide_table,
+    "selection": selection_table,
     "limits": limits_table,
     "limits_vllm": limits_vllm_table,
     "vllm_cpu": vllm_table,

@@ -1,4 +1,5 @@
-"""Tables of bench_values.py, bench_decide.py and the benches of limits."""
+"""Tables of bench_values.py, bench_decide.py, bench_selection.py and the benches of
+limits."""
 
 import harness
 
@@ -75,6 +76,7 @@ def decide_table() -> str:
             f"{row['calibration_error']:.3f}" if "calibration_error" in row else "",
             f"{row['kept']:.1%}" if "kept" in row else "",
             time_of(row["ms_per_text"] * 1e3) if "ms_per_text" in row else "",
+            f"{row['over_forward']:.2f}" if "over_forward" in row else "",
         ]
         for row in rows
     ]
@@ -87,9 +89,37 @@ def decide_table() -> str:
         "calibration error",
         "kept",
         "CPU time a text",
+        "one prompt, over a plain pass",
     ]
     about = f"{rows[0]['texts']} texts, one of eight topics, three examples, {_model(rows[0])}."
     return markdown(head, cells) + provenance("decide", "cpu", about)
+
+
+def selection_table() -> str:
+    """The right values of several texts, by how they are chosen."""
+    if not harness.results_path("selection", "cpu").exists():
+        return NOT_MEASURED
+    rows = rows_of("selection")
+    cells = [
+        [
+            row["way"],
+            f"**{row['right_fields']}%**",
+            _range(row["fields_interval"]),
+            "" if row["way"] == "plain" else _range(row["more_fields_than_plain"]),
+            f"{row['right_texts']}%",
+            _range(row["texts_interval"]),
+            f"{row['tokens_per_prompt']:.0f}",
+        ]
+        for row in rows
+    ]
+    head = ["", "fields right", "95%", "more than plain, 95%", "texts right", "95%", "tokens a prompt"]
+    first = rows[0]
+    about = f"{first['prompts']} prompts of {first['kinds']} kinds, T = 0.7, four texts a prompt, {_model(first)}."
+    return markdown(head, cells) + provenance("selection", "cpu", about)
+
+
+def _range(interval: list[float]) -> str:
+    return f"{interval[0]:g} to {interval[1]:g}"
 
 
 def limits_table() -> str:
