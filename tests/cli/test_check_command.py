@@ -103,6 +103,7 @@ def test_check_writes_a_page_that_needs_nothing_else(check, tmp_path):
     assert steps[0]["stack"] == []
     assert steps[-1]["stack"] == ["1"]
     assert all(token["probability"] is None for token in steps[0]["allowed"])
+    assert {(step["kept"], step["probability"]) for step in steps} == {(None, None)}
 
 
 def test_check_with_a_model_ranks_tokens_by_its_probabilities(check, tmp_path):
@@ -120,6 +121,11 @@ def test_check_with_a_model_ranks_tokens_by_its_probabilities(check, tmp_path):
             probabilities = [token["probability"] for token in tokens]
             assert probabilities == sorted(probabilities, reverse=True)
             assert 0 <= probabilities[-1] <= probabilities[0] <= 1
+        listed = {token["token_id"]: token["probability"] for token in step["allowed"]}
+        assert sum(listed.values()) <= step["kept"] * (1 + 1e-6) <= 1 + 1e-6
+        if step["token_id"] in listed:
+            assert step["probability"] * step["kept"] == pytest.approx(listed[step["token_id"]])
+    assert [step["probability"] is None for step in steps] == [False] * (len(steps) - 1) + [True]
 
 
 def test_page_template_is_installed_with_the_package():

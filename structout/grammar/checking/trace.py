@@ -54,6 +54,10 @@ class Step:
         forbidden: the likeliest tokens that are not allowed; the same.
         completion: a shortest text that completes what stands in front of it. None if
             none was found soon.
+        kept: the probability of all allowed tokens, without a mask. None without a
+            model.
+        probability: of the token among those. None also at the end, and if it is not
+            allowed.
     """
 
     token_id: int | None
@@ -65,6 +69,8 @@ class Step:
     allowed: tuple[RankedToken, ...]
     forbidden: tuple[RankedToken, ...]
     completion: str | None
+    kept: float | None
+    probability: float | None
 
 
 def trace(checker: Checker, pieces: Sequence[Piece], logits: torch.Tensor | None = None) -> list[Step]:
@@ -92,6 +98,7 @@ def trace(checker: Checker, pieces: Sequence[Piece], logits: torch.Tensor | None
             completion = ways_on.shortest_end()
         except GrammarError:
             completion = None
+        kept = None if row is None else float(row[mask].sum())
         piece = pieces[i] if i < len(pieces) else None
         state = state_of(grammar)
         is_allowed = piece.is_read_by(grammar) if piece is not None else bool(mask[vocabulary.stop_token_ids[0]])
@@ -106,6 +113,8 @@ def trace(checker: Checker, pieces: Sequence[Piece], logits: torch.Tensor | None
                 allowed=_likeliest(mask, row, vocabulary, names),
                 forbidden=_likeliest(~mask, row, vocabulary, names),
                 completion=None if completion is None else _text(completion),
+                kept=kept,
+                probability=_share(row, kept, piece.token_id) if piece is not None and is_allowed else None,
             )
         )
         ends.append(len(ways_on.text))
@@ -114,6 +123,12 @@ def trace(checker: Checker, pieces: Sequence[Piece], logits: torch.Tensor | None
         ways_on.read([piece])
         read += piece.written
     return _with_rules(steps, ends, ways_on.spans(completion or b""))
+
+
+def _share(probabilities: torch.Tensor | None, kept: float | None, token: int | None) -> float | None:
+    if probabilities is None or not kept or token is None:
+        return None
+    return float(probabilities[token]) / kept
 
 
 def _mask(grammar: StructuredOutputGrammar, vocabulary: Vocabulary) -> torch.Tensor:
