@@ -19,6 +19,7 @@ from structout.ops.token_logprobs import token_logprobs
 from structout.scheduler.manager import StructuredOutputManager
 
 _NUM_ALTERNATIVES = 8  # of each token
+_LEAST_PROBABILITY = 1e-4  # of an alternative
 _DECODER = json.JSONDecoder()
 _OF_NUMBERS = b"0123456789.eE"
 
@@ -147,8 +148,9 @@ class _ScoredText:
         stops = manager.vocabulary.stop_token_ids
         content = token_ids[:-1] if request_id is not None and token_ids[-1] in stops else token_ids
         pieces = [self._bytes_of(token) for token in content]
-        self._bounds = [*pairwise(accumulate(map(len, pieces), initial=0))]  # of each token
         self._bytes = b"".join(pieces)
+        end = len(self._bytes)
+        self._bounds = [*pairwise(accumulate(map(len, pieces), initial=0)), (end, end)]  # of each token, then the end
         self._text = self._bytes.decode(errors="surrogateescape")  # bytes that are no character count, too
         self._offsets = [*accumulate((len(_encoded(character)) for character in self._text), initial=0)]
 
@@ -191,12 +193,16 @@ class _ScoredText:
             candidates: the values that might stand in its place. None: any JSON.
         """
         start, end = self._offsets[first], self._offsets[last]
-        tokens = [i for i, (begin, stop) in enumerate(self._bounds) if begin < end and start < stop]
+        bounds = enumerate(self._bounds[: len(self._token_ids)])
+        tokens = [i for i, (begin, stop) in bounds if (begin < end and start < stop) or begin == stop == end]
+        deciding = tokens if candidates is None or candidates else []
+        if isinstance(value, int | float) and self._bounds[tokens[-1]] != self._bounds[-1]:
+            deciding = [*deciding, tokens[-1] + 1]  # a number might have had more digits
         others: dict[str, float] = defaultdict(float)  # as JSON, with their probabilities
         undecided = before = 0.0
-        for i in tokens if candidates is None or candidates else ():
+        for i in deciding:
             for token, probability in zip(*self._alternatives[i], strict=True):
-                if probability > 0 and token != self._token_ids[i]:
+                if probability > _LEAST_PROBABILITY and token != self._token_ids[i]:
                     other = self._other_value(i, token, start, candidates)
                     if other is None:
                         undecided = max(undecided, exp(before) * probability)

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from structout import StructuredOutputsParams
+from structout import StructuredOutputsParams, decide
 from structout.integrations.transformers import generate
 from structout.integrations.transformers.confidence import LeafConfidence
 
@@ -122,8 +122,13 @@ def test_choices_have_other_choices_and_expressions_have_none(parts, manager):
     leaf = choice.confidence[0].values
     assert {leaf.value, leaf.other} == {"yes", "no"}
     assert leaf.probability + leaf.other_probability <= 1 + 1e-5
-    open_choice = generate(model, tokenizer, ["a word:"], choice=["order", "orders"], **options).confidence[0].values
-    assert {open_choice.value, open_choice.other} <= {"order", "orders", None}
+    for prompt in ("a word:", "x", "y y"):
+        leaf = generate(model, tokenizer, [prompt], choice=["order", "orders"], **options).confidence[0].values
+        (decision,) = decide(model, tokenizer, prompt, ["order", "orders"], manager=manager)
+        drawn = dict(zip(decision.answers, decision.drawn, strict=True))
+        assert leaf.probability <= drawn[leaf.value] + 1e-5
+        assert leaf.other != leaf.value
+        assert leaf.other_probability <= drawn.get(leaf.other, 0) + 1e-5
     regex = generate(model, tokenizer, ["yes or no:"], regex="yes|no", **options).confidence[0].values
     assert (regex.value, regex.other) in (("yes", None), ("no", None))
 
@@ -172,6 +177,16 @@ def test_free_and_cut_off_texts_have_sums(parts, manager):
     assert (free.log_kept, free.values, cut.values) == (0.0, None, None)
     assert cut.log_kept < 0
     assert free.logprob < 0
+
+
+@pytest.mark.parametrize("option", [{"jump_forward": "draft"}, {"device_fsm": True}])
+def test_confidence_does_not_depend_on_how_the_text_was_decoded(parts, manager, option):
+    model, tokenizer = parts
+    options = {"regex": "name: [a-c]{3,5}; that is all", "confidence": True, "manager": manager, "do_sample": False}
+    plain, other = (generate(model, tokenizer, ["a name:"], **options, **more) for more in ({}, option))
+    assert other.token_ids == plain.token_ids
+    assert other.confidence == plain.confidence
+    assert other.confidence[0].log_kept < 0
 
 
 def test_without_confidence_there_is_none(parts, manager):
