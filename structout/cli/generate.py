@@ -127,7 +127,7 @@ def _compile(manager: StructuredOutputManager, params: StructuredOutputsParams, 
     try:
         _wait(manager)
         if needs_tables and manager.device_tables("constraint") is None:
-            engine = manager.backend_name("constraint")
+            engine = manager.compiled("constraint").backend_name
             raise UserError(
                 "--device-fsm follows automata: of regular expressions, choices, small schemas and regular grammars; "
                 f"this constraint is served by {engine}"

@@ -65,8 +65,8 @@ class StructuredOutputsConfig:
             docs/json_schema.md says which to choose.
         formats: what happens to a ``format`` that the engine of a request does not
             enforce, such as one that no draft defines. "annotate": it constrains
-            nothing, and ``manager.annotations`` lists it. "strict": the request is
-            refused unless it is ``lenient``.
+            nothing, and ``manager.compiled`` lists it. "strict": the request is refused
+            unless it is ``lenient``.
         additional_properties: the keys of objects, in JSON that the native engine
             serves, for requests that choose nothing. "schema": an object may have any
             key that its schema does not forbid. "closed": it has only keys that its

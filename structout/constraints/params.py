@@ -130,7 +130,7 @@ class StructuredOutputsParams:
         backend: "auto", "native", "xgrammar" or a registered backend. "auto" is the
             native one. A backend refuses what it cannot enforce; no other takes over.
         lenient: accept a constraint that no backend enforces in full, and enforce as
-            much of it as one backend can. ``StructuredOutputManager.weakened`` lists
+            much of it as one backend can. ``StructuredOutputManager.compiled`` lists
             what is not enforced. By default such a constraint is refused.
         schemas: other schemas by their absolute URIs, which a ``$ref`` of the JSON
             Schema or of one of them may name. The schemas of the drafts themselves need

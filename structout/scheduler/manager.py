@@ -180,28 +180,17 @@ class StructuredOutputManager:
         error = self._requests[request_id].error
         return None if error is None else error.copy()
 
-    def weakened(self, request_id: str) -> tuple[str, ...]:
-        """The parts of the constraint that are not enforced. Empty unless the
-        constraint is ``lenient``."""
-        compiled = self._requests[request_id].compiled
-        return () if compiled is None else compiled.weakened
+    def compiled(self, request_id: str) -> CompiledConstraint:
+        """The constraint as it was compiled: the engine that serves it, what that does
+        not enforce of it, and how long the compilation took, be it for another request.
 
-    def annotations(self, request_id: str) -> tuple[str, ...]:
-        """JSON pointers to each ``format`` that JSON Schema does not define. It
-        constrains nothing."""
-        compiled = self._requests[request_id].compiled
-        return () if compiled is None else compiled.annotations
-
-    def backend_name(self, request_id: str) -> str:
-        """The name of the backend that serves the request; empty until it is READY."""
-        compiled = self._requests[request_id].compiled
-        return "" if compiled is None else compiled.backend_name
-
-    def compile_seconds(self, request_id: str) -> float:
-        """The CPU time that compiling the request's constraint took, be it for another
-        request; 0 until it is READY."""
-        compiled = self._requests[request_id].compiled
-        return 0.0 if compiled is None else compiled.cpu_seconds
+        Raises:
+            StructOutError: the request has never been READY.
+        """
+        request = self._requests[request_id]
+        if request.compiled is None:
+            raise StructOutError(f"request {request_id!r} is not compiled: it is {request.status.value}", request_id)
+        return request.compiled
 
     def poll_ready(self) -> list[str]:
         """The requests that became READY or FAILED since the last call, in that order.
@@ -504,8 +493,7 @@ class StructuredOutputManager:
 
     def device_tables(self, request_id: str) -> DeviceTables | None:
         """The tables with which a :class:`structout.DeviceFSM` follows the request on a
-        device. None if the engine that serves it has no tables, see
-        :meth:`backend_name`.
+        device. None if the engine that serves it has no tables.
 
         Raises:
             StructOutError: the request is not READY.

@@ -372,5 +372,5 @@ def test_annotations_of_unknown_formats_are_reported_and_forked(manager):
     manager.wait_ready("annotated", 60)
     manager.fork("annotated", "forked")
     for request_id in ("annotated", "forked"):
-        assert manager.annotations(request_id) == ("#/properties/file/format",)
-        assert manager.weakened(request_id) == ()
+        assert manager.compiled(request_id).annotations == ("#/properties/file/format",)
+        assert manager.compiled(request_id).weakened == ()

@@ -39,10 +39,12 @@ def test_grammar_bitmask_with_an_unknown_id_raises_before_it_fills(manager):
         manager.grammar_bitmask(["r"])
 
 
-def test_num_tokens_of_a_request_without_a_grammar_raises(manager, gate):
+def test_num_tokens_and_compiled_of_a_request_without_a_grammar_raise(manager, gate):
     manager.add_request("waiting", StructuredOutputsParams(regex="a"))
     with pytest.raises(StructOutError, match="has no grammar: it is waiting"):
         manager.num_tokens("waiting")
+    with pytest.raises(StructOutError, match="is not compiled: it is waiting"):
+        manager.compiled("waiting")
 
 
 # -- changes of status -----------------------------------------------------------------

@@ -150,9 +150,10 @@ def states_on_device(
     for request_id in request_ids:
         tables = manager.device_tables(request_id)
         if tables is None:
+            engine = manager.compiled(request_id).backend_name
             raise ValueError(
-                f"request {request_id!r} is served by {manager.backend_name(request_id)}, which has no automaton of "
-                "its constraint: only regular languages that the native backend serves can go to a device"
+                f"request {request_id!r} is served by {engine}, which has no automaton of its constraint: "
+                "only regular languages that the native backend serves can go to a device"
             )
         positions.append(tables)
     num_states = {id(tables.index): tables.index.num_states for tables in positions}

@@ -57,9 +57,9 @@ class Generation:
         fitted: for each text whether its limit has forbidden a token, so that it ends
             in time. Without the limit it might be another text.
         weakened: parts of the constraints that are not enforced, see
-            ``StructuredOutputManager.weakened``.
+            ``StructuredOutputManager.compiled``.
         annotations: parts of the constraints that constrain nothing by definition, see
-            ``StructuredOutputManager.annotations``.
+            ``StructuredOutputManager.compiled``.
         params: the constraint of each text, None for free ones.
     """
 
@@ -269,8 +269,8 @@ def generate(
             finish_reasons=[_finish_reason(params_of[i], written[i], texts[i]) for i in chosen],
             usage=[Usage(len(prompt_ids[i]), len(texts[i].token_ids)) for i in chosen],
             fitted=[fitted[i] for i in chosen],
-            weakened=_union(map(manager.weakened, constrained)),
-            annotations=_union(map(manager.annotations, constrained)),
+            weakened=_union(manager.compiled(each).weakened for each in constrained),
+            annotations=_union(manager.compiled(each).annotations for each in constrained),
             params=[params_of[i] for i in chosen],
             confidence=[sure[i] for i in chosen] if sure is not None and confidence else None,
         )

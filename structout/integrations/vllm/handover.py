@@ -155,10 +155,10 @@ class _HandOver(PendingGrammar):
         return grammar
 
     def _is_for_workers(self, request: Request) -> bool:
-        manager, key = self.grammar.manager, self.grammar.key
+        compiled = self.grammar.manager.compiled(self.grammar.key)
         # Other engines have limits of time, at which ranks might differ.
-        is_own = manager.backend_name(key) == NATIVE
-        is_quick = self._is_shared or manager.compile_seconds(key) <= MAX_COMPILE_SECONDS
+        is_own = compiled.backend_name == NATIVE
+        is_quick = self._is_shared or compiled.cpu_seconds <= MAX_COMPILE_SECONDS
         # A session's next prompt goes on with its grammar.
         return is_own and is_quick and not request.resumable
 

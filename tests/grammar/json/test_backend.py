@@ -475,9 +475,9 @@ def test_refused_schema_is_refused_with_the_place():
 def test_unknown_formats_are_annotations(manager, finish):
     schema = {"type": "object", "properties": {"p": {"type": "string", "format": "password"}}}
     add(manager, "a", json=schema)
-    assert manager.backend_name("a") == "native"
-    assert manager.annotations("a") == ("#/properties/p/format",)
-    assert manager.weakened("a") == ()
+    assert manager.compiled("a").backend_name == "native"
+    assert manager.compiled("a").annotations == ("#/properties/p/format",)
+    assert manager.compiled("a").weakened == ()
 
 
 def test_narrower_formats_under_not_are_refused_unless_lenient():
@@ -720,7 +720,7 @@ def test_manager_decodes_schemas_beside_other_constraints(manager, finish):
     add(manager, "schema", json=OBJECT)
     add(manager, "pattern", regex="[a-c]{3}")
     add(manager, "tree", json=TREE)
-    assert {manager.backend_name(name) for name in ("schema", "pattern", "tree")} == {"native"}
+    assert {manager.compiled(name).backend_name for name in ("schema", "pattern", "tree")} == {"native"}
     texts = {"schema": '{"name": "Ada"}', "pattern": "abc", "tree": '{"v": 1}'}
     tokens = {name: [*ids_of(text), STOP] for name, text in texts.items()}
     for i in range(max(map(len, tokens.values()))):
@@ -736,7 +736,7 @@ def test_manager_rolls_back_and_forks_requests_on_schemas(manager, finish):
     add(manager, "a", json=OBJECT)
     assert manager.accept_tokens("a", ids_of('{"name": "'))
     manager.fork("a", "b")
-    assert manager.annotations("b") == manager.annotations("a")
+    assert manager.compiled("b").annotations == manager.compiled("a").annotations
     assert manager.accept_tokens("b", ids_of('x", "age": 3}'))
     manager.rollback("a", manager.num_tokens("a"))
     assert manager.accept_tokens("a", ids_of('{"name": "", "age": 1}'))
