@@ -29,7 +29,7 @@ from structout import StructuredOutputManager, StructuredOutputsConfig, Structur
 from structout.constraints.params import StructuredOutputOptions
 from structout.grammar.native.automaton import Automaton, AutomatonLimits
 from structout.grammar.native.backend import NativeBackend
-from structout.grammar.native.token_index import TokenIndex, vocabulary_trie
+from structout.grammar.native.token_index import TokenIndex
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
 
@@ -236,7 +236,7 @@ def main() -> None:
     arguments = parser.parse_args()
     tokenizer = trained_tokenizer(2000, 1_000_000) if arguments.quick else large_tokenizer()
     vocabulary = Vocabulary.from_tokenizer(tokenizer, len(tokenizer) if arguments.quick else VOCAB_SIZE)
-    _, trie_ms = cpu_milliseconds(lambda: vocabulary_trie(vocabulary))
+    _, trie_ms = cpu_milliseconds(lambda: vocabulary.trie)
     print(f"trie of {vocabulary.size:,} tokens: {trie_ms:.0f} ms, once")
     try:
         peer_vocabulary = outlines_vocabulary(vocabulary)

@@ -340,7 +340,8 @@ def _json_text(kind: StructuredOutputOptions, given: object) -> str:
 
 
 def _text_of_schema(schema: object) -> str:
-    return _json_text(StructuredOutputOptions.JSON, schema_of(schema) if is_output_type(schema) else schema)
+    is_type = not isinstance(schema, dict | str) and is_output_type(schema)
+    return _json_text(StructuredOutputOptions.JSON, schema_of(schema) if is_type else schema)
 
 
 def _text_of_tag(tag: object) -> str:

@@ -11,7 +11,6 @@ from structout.constraints.config import StructuredOutputsConfig
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.native.extension import core
-from structout.grammar.native.token_index import vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
 
 DEFAULT_SLOW_SECONDS = StructuredOutputsConfig().slow_token_seconds
@@ -89,7 +88,7 @@ class ExternalGrammar(StructuredOutputGrammar):
     def _new_matcher(self) -> Any:
         self._text = self.index.start()
         stops = sorted(set(self._stop_token_ids))
-        return core().ExternalMatcher(vocabulary_trie(self._vocabulary), stops, self._text, self._slow_seconds)
+        return core().ExternalMatcher(self._vocabulary.trie, stops, self._text, self._slow_seconds)
 
     @property
     def error_reason(self) -> str:

@@ -6,10 +6,11 @@ import operator
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 from structout.grammar.mistral import mistral_tokenizer, mistral_tokens
+from structout.grammar.native.extension import core
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,15 @@ class Vocabulary:
     stop_token_ids: tuple[int, ...]
     special_tokens: tuple[tuple[str, int], ...] = ()
 
-    @property
+    @cached_property
     def size(self) -> int:
         return len(self.token_bytes)
+
+    @cached_property
+    def trie(self) -> Any:
+        """The texts of all tokens in the form that the C++ core walks. Equal
+        vocabularies share one."""
+        return _trie(self)
 
     def text_of(self, token_ids: Iterable[int], *, with_names: bool = False) -> str:
         """The text of the tokens. Unlike a tokenizer's decoder, it changes no spaces.
@@ -136,6 +143,19 @@ class Vocabulary:
         token_bytes = [data or b"" for data in tokens.token_bytes]
         padding = [b""] * (size - len(token_bytes))
         return cls((*token_bytes, *padding), tuple(sorted(set(stops))), tokens.names)
+
+
+@lru_cache(4)
+def _trie(vocabulary: Vocabulary) -> Any:
+    return core().VocabularyTrie(text_bytes(vocabulary))
+
+
+def text_bytes(vocabulary: Vocabulary) -> list[bytes]:
+    """The bytes of each token inside a text. Stop tokens have none: they end one."""
+    texts = list(vocabulary.token_bytes)
+    for stop in vocabulary.stop_token_ids:
+        texts[stop] = b""
+    return texts
 
 
 # Its tokens are single bytes, so that texts can be read without a tokenizer.

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from structout.grammar.native.automaton import DEFAULT_LIMITS
+from structout.grammar.native.automaton import DEFAULT_LIMITS, AutomatonLimits
 from structout.grammar.native.extension import core
 from structout.grammar.native.formats import native_formats
 from structout.masks.bitmask import allocate_token_bitmask
@@ -63,7 +63,7 @@ class JsonEngine:
         """
         text = schema if isinstance(schema, str | bytes) else json.dumps(schema, ensure_ascii=False)
         data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
-        limits = DEFAULT_LIMITS.as_native()
+        limits = AutomatonLimits().native
         limits.seconds = seconds
         return core().CompiledSchema(
             data, self._options, self._form, options.pop("limits", limits), self.trie, **options

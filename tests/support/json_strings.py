@@ -35,7 +35,7 @@ def json_string_automaton(
             format is unknown.
         GrammarLimitError: the automaton would exceed one of ``limits``.
     """
-    native_limits = limits.as_native()
+    native_limits = limits.native
     patterns = [] if pattern is None else [pattern]
     if format is not None:
         if format not in FORMATS:

@@ -5,12 +5,9 @@ one draft by their URIs.
 """
 
 import json
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-
-_REFERENCE = re.compile(r'"\$(?:r|dynamicR|recursiveR)ef"\s*:\s*"https?://json-schema\.org/')
 
 
 @cache
@@ -19,9 +16,3 @@ def metaschemas() -> Mapping[str, str]:
     files = (file for file in resources.files(__name__).iterdir() if file.name.endswith(".json"))
     documents = {uri: schema for file in files for uri, schema in json.loads(file.read_text("utf-8")).items()}
     return {uri: json.dumps(schema) for uri, schema in documents.items()}
-
-
-def referred_metaschemas(schemas: Iterable[str]) -> Mapping[str, str]:
-    """All documents, if one of these schemas refers to one by its whole URI. Else none:
-    most schemas need no files."""
-    return metaschemas() if any(map(_REFERENCE.search, schemas)) else {}

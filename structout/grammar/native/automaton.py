@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from structout.grammar.native.extension import core, grammar_errors
@@ -23,7 +24,9 @@ class AutomatonLimits:
     states: int = 1 << 16
     seconds: float = 0.8
 
-    def as_native(self) -> Any:
+    @cached_property
+    def native(self) -> Any:
+        """The same of the C++ core, which nobody changes."""
         limits = core().Limits()
         limits.nesting, limits.nodes = self.nesting, self.nodes
         limits.states, limits.seconds = self.states, self.seconds
@@ -65,7 +68,7 @@ class Automaton:
             GrammarLimitError: the automaton would exceed one of ``limits``.
         """
         with grammar_errors():
-            return cls(core().compile_regex(pattern.encode(errors="surrogatepass"), limits.as_native()))
+            return cls(core().compile_regex(pattern.encode(errors="surrogatepass"), limits.native))
 
     @classmethod
     def from_choices(cls, texts: Iterable[str | bytes]) -> "Automaton":
@@ -126,7 +129,7 @@ class Automaton:
 
     def __invert__(self) -> "Automaton":
         with grammar_errors():
-            return Automaton(core().complement(self.native, DEFAULT_LIMITS.as_native()))
+            return Automaton(core().complement(self.native, DEFAULT_LIMITS.native))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Automaton) and self.native == other.native
@@ -136,4 +139,4 @@ class Automaton:
 
     def _combined(self, operation: str, other: "Automaton") -> "Automaton":
         with grammar_errors():
-            return Automaton(getattr(core(), operation)(self.native, other.native, DEFAULT_LIMITS.as_native()))
+            return Automaton(getattr(core(), operation)(self.native, other.native, DEFAULT_LIMITS.native))

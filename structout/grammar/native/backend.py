@@ -23,7 +23,7 @@ from structout.grammar.native.rules import RuleSet
 from structout.grammar.native.structural_tags import structural_tag_rules
 from structout.grammar.native.tag_arguments import add_schema
 from structout.grammar.native.tag_schemas import TagSchemas
-from structout.grammar.native.token_index import FsmGrammar, TokenIndex, vocabulary_trie
+from structout.grammar.native.token_index import FsmGrammar, TokenIndex
 from structout.grammar.vocabulary import Vocabulary
 
 _CHECK_SECONDS = 0.05
@@ -75,7 +75,7 @@ class NativeBackend(StructuredOutputBackend):
         self._form = form
         self._canonical_tokenizer = canonical_tokenizer
         self._limits = limits
-        vocabulary_trie(vocabulary)  # the first constraint should not wait for it
+        _ = vocabulary.trie  # made now: the first constraint should not wait for it
 
     @classmethod
     def from_config(

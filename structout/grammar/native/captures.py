@@ -84,6 +84,6 @@ class CaptureReader:
     @cached_property
     def _automata(self) -> dict[int | None, Any]:
         """The automata of rule bodies and endings, by part."""
-        native_limits = self._rules.limits.as_native()
+        native_limits = self._rules.limits.native
         parts = {part for rule in self._captured.values() for part in (rule.body, rule.ending) if part is not None}
         return {part: self._rules.native.compile(part, native_limits) for part in parts}

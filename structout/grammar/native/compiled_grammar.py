@@ -3,7 +3,6 @@
 from structout.grammar.native.captures import CaptureReader
 from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.native.rules import RuleSet
-from structout.grammar.native.token_index import vocabulary_trie
 from structout.grammar.vocabulary import Vocabulary
 
 
@@ -25,10 +24,10 @@ class CompiledGrammar:
     """
 
     def __init__(self, rules: RuleSet, vocabulary: Vocabulary):
-        trie = vocabulary_trie(vocabulary)
+        trie = vocabulary.trie
         network = rules.network() if trie.has_all_bytes else rules.network(trie)
         with grammar_errors("the grammar"):
-            self.native = core().CompiledGrammar(network, rules.limits.as_native(), trie)
+            self.native = core().CompiledGrammar(network, rules.limits.native, trie)
         self.capture_reader = CaptureReader(rules, vocabulary) if rules.captured else None
 
     @property

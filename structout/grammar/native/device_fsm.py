@@ -11,8 +11,8 @@ import torch
 
 from structout.errors import GrammarLimitError
 from structout.grammar.native.automaton import Automaton
-from structout.grammar.native.token_index import TokenIndex, text_bytes, vocabulary_trie
-from structout.grammar.vocabulary import Vocabulary
+from structout.grammar.native.token_index import TokenIndex
+from structout.grammar.vocabulary import Vocabulary, text_bytes
 from structout.masks.bitmask import bitmask_dtype, bitmask_width
 from structout.ops.fsm_states import (
     ACCEPTING_FLAG,
@@ -120,7 +120,7 @@ class DeviceFSM:
         # Tensors made in inference mode could not be written outside of it.
         with torch.inference_mode(mode=False):
             self._make_tensors(device, max_states, max_rows, max_grammars, max_stop_tokens)
-        self._fingerprint = vocabulary_trie(vocabulary).fingerprint
+        self._fingerprint = vocabulary.trie.fingerprint
         self._state_ranges = _Ranges(max_states)
         self._slot_of_state = np.full(max_states, -1, dtype=np.int32)  # mask_slots, on the CPU
         self._slots = _MaskSlots(max_masks)

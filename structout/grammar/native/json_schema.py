@@ -1,5 +1,6 @@
 """JSON schemas over the tokens of a vocabulary."""
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from structout.constraints import exact_json
-from structout.constraints.metaschemas import referred_metaschemas
+from structout.constraints.metaschemas import metaschemas
 from structout.constraints.schema_walks import STANDARD_FORMATS, keyword_at, subschemas
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.interface import DeviceTables, StructuredOutputGrammar
@@ -15,7 +16,7 @@ from structout.grammar.native.automaton import DEFAULT_LIMITS, Automaton, Automa
 from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.native.formats import FORMATS, native_formats
 from structout.grammar.native.impossible import cause_of_impossibility
-from structout.grammar.native.token_index import TokenIndex, vocabulary_trie
+from structout.grammar.native.token_index import TokenIndex
 from structout.grammar.vocabulary import Vocabulary
 
 
@@ -54,7 +55,7 @@ class TextForm:
         if self.whitespace_pattern is not None:
             try:
                 with grammar_errors("the whitespace_pattern"):
-                    form.set_whitespace_pattern(self.whitespace_pattern, limits.as_native())
+                    form.set_whitespace_pattern(self.whitespace_pattern, limits.native)
             except ValueError as error:
                 if isinstance(error, GrammarError):
                     raise
@@ -65,6 +66,7 @@ class TextForm:
 
 DEFAULT_FORM = TextForm()
 _NARROWER_FORMATS = {name for name, each in FORMATS.items() if each.is_narrower}
+_TO_A_METASCHEMA = re.compile(r'"\$(?:r|dynamicR|recursiveR)ef"\s*:\s*"https?://json-schema\.org/')
 _CLOSURE_LIMITS = AutomatonLimits(states=50_000, seconds=0.05)
 
 
@@ -103,7 +105,8 @@ class CompiledSchema:
         ]
         options.closes_objects = form.additional_properties == "closed"
         native_form = form.as_native(limits)
-        options.documents = {**referred_metaschemas([schema, *schemas.values()]), **schemas}
+        refers = any(map(_TO_A_METASCHEMA.search, (schema, *schemas.values())))  # most schemas need no files
+        options.documents = {**(metaschemas() if refers else {}), **schemas}
         self.form = form
         self._vocabulary = vocabulary
         choices = [{}, {"may_be_negated": True}]
@@ -114,7 +117,7 @@ class CompiledSchema:
             try:
                 with grammar_errors():
                     self.native = core().CompiledSchema(
-                        schema.encode(), options, native_form, limits.as_native(), vocabulary_trie(vocabulary)
+                        schema.encode(), options, native_form, limits.native, vocabulary.trie
                     )
                 return
             except GrammarError as error:
@@ -154,7 +157,7 @@ class CompiledSchema:
         ``uniqueItems`` need registers. With the key order ``declared`` an object has
         a state for each key; with ``any``, one for each set of keys.
         """
-        automaton = self.native.closed(_CLOSURE_LIMITS.as_native())
+        automaton = self.native.closed(_CLOSURE_LIMITS.native)
         return None if automaton is None else TokenIndex(Automaton(automaton), self._vocabulary)
 
     def matches(self, text: str | bytes) -> bool:

@@ -82,7 +82,6 @@ class RuleSet:
         self._ignored: list[int] = []
         self._numbers = itertools.count()
         self._network: Any = None
-        self._native_limits = limits.as_native()
         self._references: dict[str, int] = {}
         self._defined: set[str] = set()
         self._root = self.reference(start)
@@ -137,7 +136,7 @@ class RuleSet:
         """Add a regular expression in the dialect of docs/native.md, without anchors
         and lookahead."""
         with grammar_errors():
-            return self.native.add_regex(pattern.encode(errors="surrogatepass"), self._native_limits)
+            return self.native.add_regex(pattern.encode(errors="surrogatepass"), self.limits.native)
 
     def add_automaton(self, automaton: Automaton) -> int:
         return self.native.add_automaton(automaton.native)
@@ -161,7 +160,7 @@ class RuleSet:
                 [text.encode() for text in excluded],
                 [way.part for way in ways],
                 [way.returns for way in ways],
-                self._native_limits,
+                self.limits.native,
             )
 
     def json(self, index: CompiledSchema) -> int:
@@ -254,7 +253,7 @@ class RuleSet:
         ignored = self._ignored if self.has_lexer else None
         with grammar_errors("the grammar"):
             network = core().Network(
-                self.native, self._root, ignored, self._native_limits, vocabulary_trie, self.ignores_once
+                self.native, self._root, ignored, self.limits.native, vocabulary_trie, self.ignores_once
             )
         if vocabulary_trie is None:
             self._network = network
@@ -276,7 +275,7 @@ class RuleSet:
         ignored = self._ignored if self.has_lexer else None
         with grammar_errors("the grammar"):
             return core().CaptureParser(
-                self.native, self._root, ignored, self.ignores_once, references, self._native_limits
+                self.native, self._root, ignored, self.ignores_once, references, self.limits.native
             )
 
     def automaton(self) -> Automaton | None:
@@ -286,7 +285,7 @@ class RuleSet:
         rules."""
         if self.captured:
             return None
-        limits = replace(self.limits, seconds=min(self.limits.seconds, _AUTOMATON_SECONDS)).as_native()
+        limits = replace(self.limits, seconds=min(self.limits.seconds, _AUTOMATON_SECONDS)).native
         try:
             if self.has_lexer:
                 native = self.network().as_automaton(limits)
@@ -304,7 +303,7 @@ def texts_without(excluded: tuple[str, ...], limits: AutomatonLimits) -> Automat
     rules = RuleSet("text", limits)
     rules.define("text", [[rules.add_free_text({}, excluded, [Way(rules.add_text(""))])]])
     with grammar_errors():
-        return Automaton(rules.native.compile(rules.reference("text"), limits.as_native()))
+        return Automaton(rules.native.compile(rules.reference("text"), limits.native))
 
 
 class OpenGroups:

@@ -310,7 +310,7 @@ class _Translator:
             raise GrammarError("the grammar inside allows no text", kind=GrammarErrorKind.IMPOSSIBLE)
         if in_json_string:
             with grammar_errors("the grammar"):
-                automaton = Automaton(core().string_contents(automaton.native, self._limits.as_native()))
+                automaton = Automaton(core().string_contents(automaton.native, self._limits.native))
         return self._rules.add_automaton(automaton)
 
     def _add_json_schema(self, fields: _Fields, around: _Around) -> int:

@@ -147,7 +147,7 @@ class TagSchema:
         return GrammarError(message, kind=kind).at(in_tag, keyword_at(in_tag))
 
     def _raw_strings(self, index: CompiledSchema, pointer: str | None) -> Automaton:
-        limits = _STRING_LIMITS.as_native()
+        limits = _STRING_LIMITS.native
         closed = index.native.closed(limits)
         if closed is None:
             message = f"the strings have no automaton with at most {_STRING_LIMITS.states:,} states: lower maxLength"

@@ -1,7 +1,6 @@
 """Automata over the tokens of a vocabulary."""
 
 import os
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,38 +13,6 @@ from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.vocabulary import Vocabulary
 
 _MAX_TABLE_BYTES = 256 << 20
-
-
-_KEPT_TRIES = 4
-_recent_tries: list[tuple[Vocabulary, Any]] = []
-
-
-def vocabulary_trie(vocabulary: Vocabulary) -> Any:
-    """The texts of all tokens in the form that the C++ core walks. One is shared by all
-    automata of a vocabulary.
-
-    Stop tokens have no text: they end one.
-    """
-    # To compare vocabularies takes milliseconds, longer than to compile a pattern.
-    for known, trie in _recent_tries:
-        if known is vocabulary:
-            return trie
-    trie = _vocabulary_trie(vocabulary)
-    _recent_tries[:] = [(vocabulary, trie), *_recent_tries[: _KEPT_TRIES - 1]]
-    return trie
-
-
-@lru_cache(_KEPT_TRIES)
-def _vocabulary_trie(vocabulary: Vocabulary) -> Any:
-    return core().VocabularyTrie(text_bytes(vocabulary))
-
-
-def text_bytes(vocabulary: Vocabulary) -> list[bytes]:
-    """The bytes of each token inside a text. Stop tokens have none: they end one."""
-    texts = list(vocabulary.token_bytes)
-    for stop in vocabulary.stop_token_ids:
-        texts[stop] = b""
-    return texts
 
 
 class TokenIndex:
@@ -63,7 +30,7 @@ class TokenIndex:
     """
 
     def __init__(self, automaton: Automaton, vocabulary: Vocabulary):
-        self._set_native(core().TokenIndex(automaton.native, vocabulary_trie(vocabulary)))
+        self._set_native(core().TokenIndex(automaton.native, vocabulary.trie))
 
     def _set_native(self, native: Any) -> None:
         self.native = native
@@ -167,7 +134,7 @@ class TokenIndex:
             ValueError: the file is damaged, or was made for another vocabulary.
         """
         index = cls.__new__(cls)
-        index._set_native(core().TokenIndex.deserialize(Path(path).read_bytes(), vocabulary_trie(vocabulary)))
+        index._set_native(core().TokenIndex.deserialize(Path(path).read_bytes(), vocabulary.trie))
         return index
 
 

@@ -12,7 +12,7 @@ import pytest
 from structout import StructuredOutputsParams, check_params
 from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError
-from structout.grammar.native.automaton import DEFAULT_LIMITS
+from structout.grammar.native.automaton import DEFAULT_LIMITS, AutomatonLimits
 from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.compiled_grammar import CompiledGrammar
 from structout.grammar.native.extension import core
@@ -20,8 +20,7 @@ from structout.grammar.native.grammar_context import GrammarContext
 from structout.grammar.native.grammars import ContextFreeGrammar, compile_grammar, parse_grammar
 from structout.grammar.native.json_schema import CompiledSchema, TextForm
 from structout.grammar.native.rules import RuleSet
-from structout.grammar.native.token_index import text_bytes, vocabulary_trie
-from structout.grammar.vocabulary import Vocabulary
+from structout.grammar.vocabulary import Vocabulary, text_bytes
 from structout.masks.bitmask import allocate_token_bitmask
 from support.json_engine import EngineWalk, JsonEngine
 
@@ -432,8 +431,8 @@ def test_random_text_is_finished_by_its_completion_and_forced_bytes_follow(name,
 def test_drafts_forks_rollback_and_new_states_change_nothing(name, num_cases):
     rules, rng = GRAMMARS[name](), random.Random(name)
     index, moving = CompiledGrammar(rules, VOCABULARY), CompiledGrammar(rules, VOCABULARY)
-    trie = vocabulary_trie(VOCABULARY)
-    moving.native = core().CompiledGrammar(rules.network(), rules.limits.as_native(), trie, max_growth=1)
+    trie = VOCABULARY.trie
+    moving.native = core().CompiledGrammar(rules.network(), rules.limits.native, trie, max_growth=1)
     for _ in range(num_cases(6, long=60, full=200)):
         _, tokens = random_tokens(index, rng, 14)
         masks = []
@@ -538,13 +537,13 @@ def test_texts_whose_schema_has_no_room_beside_others_go_on_alone():
     for byte in max(texts, key=len)[1:-1]:
         walk.allowed()
         assert walk.matcher.accept([byte])
-    limits = DEFAULT_LIMITS.as_native()
+    limits = AutomatonLimits().native
     limits.schema_states = 5 * alone.num_states // 4
     rules = core().Rules()
     value = rules.add_json(engine.compile(schema, limits=limits))
     whole = rules.add_sequence([rules.add_text(b"<"), value, rules.add_text(b">")])
-    network = core().Network(rules, whole, None, DEFAULT_LIMITS.as_native())
-    index = core().CompiledGrammar(network, DEFAULT_LIMITS.as_native(), engine.trie)
+    network = core().Network(rules, whole, None, DEFAULT_LIMITS.native)
+    index = core().CompiledGrammar(network, DEFAULT_LIMITS.native, engine.trie)
     walks = [EngineWalk(engine, core().GrammarMatcher(index, [STOP])) for _ in texts]
     rows = allocate_token_bitmask(8, VOCABULARY.size, pin_memory=False)
     for at in range(0, max(map(len, texts)), 7):
@@ -623,7 +622,7 @@ def test_schema_over_another_vocabulary_is_refused():
     rules = RuleSet("root", DEFAULT_LIMITS)
     rules.define("root", [[any_json(rules, INTEGER)]])
     with pytest.raises(ValueError, match="over another vocabulary"):
-        core().CompiledGrammar(rules.network(), rules.limits.as_native(), vocabulary_trie(other))
+        core().CompiledGrammar(rules.network(), rules.limits.native, other.trie)
 
 
 # -- grammars as requests write them ---------------------------------------------------

@@ -18,7 +18,6 @@ from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.compiled_grammar import CompiledGrammar
 from structout.grammar.native.extension import core
 from structout.grammar.native.grammars import compile_grammar, parse_grammar
-from structout.grammar.native.token_index import vocabulary_trie
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask
@@ -136,8 +135,8 @@ def test_mask_of_a_new_place_under_known_states_takes_little_work(texts):
 def small_index(grammar, max_growth):
     rules = parse_grammar(grammar)
     index = CompiledGrammar(rules, BYTES)
-    trie = vocabulary_trie(BYTES)
-    index.native = core().CompiledGrammar(rules.network(trie), rules.limits.as_native(), trie, max_growth=max_growth)
+    trie = BYTES.trie
+    index.native = core().CompiledGrammar(rules.network(trie), rules.limits.native, trie, max_growth=max_growth)
     return index
 
 

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from structout.grammar.native.automaton import DEFAULT_LIMITS
+from structout.grammar.native.automaton import AutomatonLimits
 from support.json_engine import BYTE_TOKENS, JsonEngine
 
 PARTS = [b'", "', b'": "', b'","', b'":', b"prop", b"property_"]
@@ -94,7 +94,7 @@ WEIGHED = object_of(40, anyOf=[object_of(30, maxProperties=38), object_of(35, ma
 
 
 def compile_with(engine, schema, max_growth=8 << 20, **limits):
-    native = DEFAULT_LIMITS.as_native()
+    native = AutomatonLimits().native
     for name, value in limits.items():
         setattr(native, name, value)
     return engine.compile(schema, limits=native, max_growth=max_growth)

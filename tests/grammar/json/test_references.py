@@ -8,8 +8,9 @@ import jsonschema
 import pytest
 
 from structout import GrammarError, StructuredOutputManager, StructuredOutputsParams
-from structout.constraints.metaschemas import metaschemas, referred_metaschemas
+from structout.constraints.metaschemas import metaschemas
 from structout.errors import GrammarErrorKind, GrammarLimitError
+from structout.grammar.native import json_schema
 from structout.grammar.native.backend import NativeBackend
 from structout.grammar.registry import check_params
 from structout.grammar.vocabulary import Vocabulary
@@ -508,11 +509,16 @@ def test_schema_of_a_draft_may_be_extended_by_its_dynamic_anchor():
     assert not accepts(schema, {"properties": {"a": {"tpye": "integer"}}})
 
 
-def test_files_of_the_metaschemas_are_read_for_those_that_refer_to_them_only():
-    assert referred_metaschemas(['{"$schema": "https://json-schema.org/draft/2020-12/schema"}']) == {}
-    for keyword in ("$ref", "$dynamicRef"):
-        text = json.dumps({"items": {keyword: "https://json-schema.org/draft/2020-12/schema"}})
-        assert referred_metaschemas(["{}", text]) is metaschemas()
+def test_files_of_the_metaschemas_are_read_for_those_that_refer_to_them_only(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(json_schema, "metaschemas", None)
+        compiled(DRAFT_2020)
+        for keyword in ("$ref", "$dynamicRef"):
+            schema = {"items": {keyword: DRAFT_2020["$schema"]}}
+            with pytest.raises(TypeError, match="not callable"):
+                compiled(schema)
+            with pytest.raises(TypeError, match="not callable"):
+                compiled({"$ref": "http://t/other"}, {"http://t/other": schema})
     assert {*DRAFTS} < {*metaschemas()}
 
 
