@@ -1,17 +1,20 @@
-"""CompilePool: compiles constraints on background threads, with deadlines."""
+"""CompilePool: compiles constraints on background threads, with deadlines, and keeps
+the results."""
 
 import atexit
 import hashlib
 import logging
 import math
+import sys
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import Constraint
@@ -24,7 +27,6 @@ from structout.errors import (
     StructOutError,
 )
 from structout.grammar.interface import CompiledConstraint
-from structout.scheduler.compile_cache import CompileCache, Result
 from structout.scheduler.process_lock import ProcessLock
 from structout.scheduler.stats import CompileStats
 
@@ -33,11 +35,16 @@ _CLOCK_FACTOR = 10  # a compilation may take so many times its CPU seconds by th
 _SHORTEST_WAIT = 0.01  # seconds between two looks at the CPU time of compilations
 _IDLE_SECONDS = 1.0  # how long a thread waits for the next job: waking one is faster than starting one
 _NUM_TIMINGS = 1024  # how many compilations the percentiles cover
+_FAILURES_FRACTION = 16  # failures may use 1/16 of the cache, so that bad constraints evict few good ones
+_ENTRY_BYTES = 512  # the overhead of a cache entry: its digest and its places in dicts
+_NUM_MEASURED = 64  # grammars that are measured again with each new one
 _EXIT_WAIT_SECONDS = 0.5  # how long the process waits for compilations when it exits
 _BUSY, _IDLE = "structout-compile", "structout-idle"  # names of threads
 
 _log = logging.getLogger("structout.scheduler")
 _is_process_exiting = threading.Event()
+
+Result = CompiledConstraint | GrammarError
 
 
 def thread_cpu_clock() -> Callable[[], float]:
@@ -46,6 +53,112 @@ def thread_cpu_clock() -> Callable[[], float]:
     if not hasattr(time, "pthread_getcpuclockid"):
         return time.monotonic
     return partial(time.clock_gettime, time.pthread_getcpuclockid(threading.get_ident()))
+
+
+class _Entry(NamedTuple):
+    result: Result
+    num_bytes: int
+    expires_at: float
+
+
+@dataclass
+class _Shelf:
+    """Entries by digest, the one that leaves next first, and their bytes."""
+
+    entries: OrderedDict[bytes, _Entry] = field(default_factory=OrderedDict)
+    num_bytes: int = 0
+
+    def put(self, digest: bytes, entry: _Entry) -> None:
+        old = self.entries.get(digest)
+        self.entries[digest] = entry
+        self.num_bytes += entry.num_bytes - (old.num_bytes if old else 0)
+
+    def pop_first(self) -> None:
+        self.num_bytes -= self.entries.popitem(last=False)[1].num_bytes
+
+
+class CompileCache:
+    """The results of compilations, by the digest of their key. Not thread-safe.
+
+    Grammars leave in least-recently-used order. They may grow while requests use them,
+    so some of them are measured again with each new one. Failures leave after
+    ``config.failure_ttl`` seconds, or when newer ones need their space. Timeouts and
+    crashes are never cached, because they say nothing about the constraint.
+
+    Args:
+        config: its ``cache_bytes``, ``failures_kept`` and ``failure_ttl``.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, config: StructuredOutputsConfig, clock: Callable[[], float]):
+        self._config = config
+        self._clock = clock
+        self._grammars = _Shelf()
+        self._failures = _Shelf()
+        self._to_measure: list[bytes] = []  # digests, some of them of grammars that have left
+
+    @property
+    def num_grammars(self) -> int:
+        return len(self._grammars.entries)
+
+    @property
+    def num_failures(self) -> int:
+        return len(self._failures.entries)
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory of all entries, their overhead included."""
+        return self._grammars.num_bytes + self._failures.num_bytes
+
+    def get(self, digest: bytes) -> Result | None:
+        """The cached result, which becomes the most recently used one."""
+        self._drop_expired()
+        shelf = self._grammars if digest in self._grammars.entries else self._failures
+        entry = shelf.entries.get(digest)
+        if entry is None:
+            return None
+        if shelf is self._grammars:
+            shelf.entries.move_to_end(digest)
+        return entry.result
+
+    def put(self, digest: bytes, result: Result) -> None:
+        """Cache the result, unless it is too large, a timeout or a crash."""
+        if not isinstance(result, GrammarError):
+            self._measure_again()
+            entry = _Entry(result, result.memory_bytes + _ENTRY_BYTES, 0.0)
+            if entry.num_bytes <= self._config.cache_bytes - self._failures.num_bytes:
+                self._grammars.put(digest, entry)
+        elif not isinstance(result, CompileCrashError | GrammarTimeoutError):
+            num_bytes = sys.getsizeof(str(result)) + _ENTRY_BYTES
+            self._put_failure(digest, _Entry(result, num_bytes, self._clock() + self._config.failure_ttl))
+        while self.num_bytes > self._config.cache_bytes:
+            self._grammars.pop_first()
+
+    def clear(self) -> None:
+        self._grammars, self._failures = _Shelf(), _Shelf()
+        self._to_measure.clear()
+
+    def _put_failure(self, digest: bytes, entry: _Entry) -> None:
+        max_bytes = self._config.cache_bytes // _FAILURES_FRACTION
+        if entry.num_bytes > max_bytes or not self._config.failures_kept:
+            return
+        self._drop_expired()
+        while self.num_failures >= self._config.failures_kept or self._failures.num_bytes + entry.num_bytes > max_bytes:
+            self._failures.pop_first()
+        self._failures.put(digest, entry)
+
+    def _drop_expired(self) -> None:
+        entries = self._failures.entries
+        while entries and next(iter(entries.values())).expires_at <= self._clock():
+            self._failures.pop_first()
+
+    def _measure_again(self) -> None:
+        entries = self._grammars.entries
+        for _ in range(min(_NUM_MEASURED, len(entries))):
+            self._to_measure = self._to_measure or list(entries)
+            entry = entries.get(digest := self._to_measure.pop())
+            if entry is not None and not isinstance(entry.result, GrammarError):
+                self._grammars.put(digest, entry._replace(num_bytes=entry.result.memory_bytes + _ENTRY_BYTES))
 
 
 @dataclass(eq=False)
@@ -148,7 +261,7 @@ class CompilePool:
             else:
                 self._num_hits += 1
         if result is not None:
-            _set(future, result)
+            self._settle([future], result)
             return future
         future.add_done_callback(partial(self._leave, job))
         self._start_threads()
@@ -182,8 +295,9 @@ class CompilePool:
             self._jobs.clear()
             self._waiting.clear()
             self._cache.clear()
-            while self._hand(None):
-                pass
+            for idle in self._idle:
+                idle.put(None)
+            self._idle.clear()
         for future in futures:
             future.cancel()
 
@@ -248,6 +362,15 @@ class CompilePool:
             self._waiting.clear()
         return failed
 
+    def _next_job(self) -> _Job | None:
+        """Start the job that has waited longest, if a worker is free for it."""
+        if self._is_ending() or not self._waiting or self._num_running >= self._config.compile_workers:
+            return None
+        job = next(iter(self._waiting))
+        del self._waiting[job]
+        self._num_running += 1
+        return job
+
     # -- without the lock: a new thread may need it before it has started --------------
 
     def _leave(self, job: _Job, future: Future[CompiledConstraint]) -> None:
@@ -259,49 +382,40 @@ class CompilePool:
 
     def _start_threads(self) -> None:
         """Let a thread take each job that may start."""
-        while (job := self._next_job()) is not None:
-            if self._hand(job):
-                continue
+        while True:
+            with self._lock:
+                job = self._next_job()
+                if job is None:
+                    return
+                if self._idle:
+                    self._idle.pop().put(job)
+                    continue
             try:
                 threading.Thread(target=self._work, args=(job,), name=_BUSY, daemon=True).start()
             except RuntimeError:
-                message = "compilation failed: the process cannot start another thread"
-                self._finish(job, CompileCrashError(message))
-
-    def _next_job(self) -> _Job | None:
-        """Start the job that has waited longest, if a worker is free for it."""
-        with self._lock:
-            if self._is_ending() or not self._waiting or self._num_running >= self._config.compile_workers:
-                return None
-            job = next(iter(self._waiting))
-            del self._waiting[job]
-            self._num_running += 1
-            return job
+                self._finish(job, CompileCrashError("compilation failed: the process cannot start another thread"))
+                with self._lock:
+                    self._num_running -= 1
 
     def _is_ending(self) -> bool:
         return self._closed.is_set() or _is_process_exiting.is_set()
-
-    def _hand(self, job: _Job | None) -> bool:
-        """Hand the job to an idle thread. Return False if there is none."""
-        with self._lock:
-            if not self._idle:
-                return False
-            self._idle.pop().put(job)
-            return True
 
     def _work(self, first_job: _Job) -> None:
         job: _Job | None = first_job
         while job is not None:
             threading.current_thread().name = _BUSY
             self._finish(job, self._run(job))
-            job = self._next_job() or self._wait_for_job()
+            handed: SimpleQueue[_Job | None] = SimpleQueue()
+            with self._lock:
+                self._num_running -= not job.is_overdue
+                job = self._next_job()
+                if job is None:
+                    if self._is_ending():
+                        return
+                    self._idle.append(handed)
+            job = job or self._wait_for_job(handed)
 
-    def _wait_for_job(self) -> _Job | None:
-        handed: SimpleQueue[_Job | None] = SimpleQueue()
-        with self._lock:
-            if self._is_ending():
-                return None
-            self._idle.append(handed)
+    def _wait_for_job(self, handed: "SimpleQueue[_Job | None]") -> _Job | None:
         threading.current_thread().name = _IDLE
         try:
             return handed.get(timeout=_IDLE_SECONDS)
@@ -341,7 +455,7 @@ class CompilePool:
             return CompileCrashError(f"compilation failed: {error!r}")
 
     def _finish(self, job: _Job, result: Result) -> None:
-        """Cache the result, settle the futures, and then free the worker."""
+        """Cache the result, and settle the futures."""
         with self._lock:
             if not self._closed.is_set():
                 self._cache.put(job.digest, result)
@@ -350,18 +464,22 @@ class CompilePool:
             self._num_timeouts += isinstance(result, GrammarTimeoutError) and not job.is_overdue
             futures = job.take_futures()
         self._settle(futures, result)
-        with self._lock:
-            self._num_running -= not job.is_overdue
 
     def _settle(self, futures: Iterable[Future[CompiledConstraint]], result: Result) -> None:
         for future in futures:
             if self._closed.is_set():
                 future.cancel()
-            elif future.set_running_or_notify_cancel():
-                _set(future, result)
+            elif not future.set_running_or_notify_cancel():
+                continue
+            elif isinstance(result, GrammarError):
+                future.set_exception(result.copy())
+            else:
+                future.set_result(result)
 
     def _start_monitor(self) -> None:
         """Start a thread that watches deadlines, if there are any and none does."""
+        if self._is_monitored:  # it looks at all jobs before it ends
+            return
         with self._lock:
             if self._is_monitored or all(job.deadline is None for job in self._jobs.values()):
                 return
@@ -388,13 +506,6 @@ class CompilePool:
                 self._start_threads()
             else:
                 self._closed.wait(max(seconds_left, _SHORTEST_WAIT))
-
-
-def _set(future: Future[CompiledConstraint], result: Result) -> None:
-    if isinstance(result, GrammarError):
-        future.set_exception(result.copy())
-    else:
-        future.set_result(result)
 
 
 def _percentile(ordered: list[float], percent: int) -> float:

@@ -31,7 +31,8 @@ class ProcessLock(threading.Condition):
         self._deferred: deque[Callable[[], object]] = deque()
 
     def __enter__(self) -> bool:
-        self.check_process()
+        if os.getpid() != self._process_id:
+            self.check_process()
         return super().__enter__()
 
     def __exit__(

@@ -220,14 +220,14 @@ class RequestTable:
             self.settle(request, error)
             return
         compiled = compilation.result()
-        outcome = start(compiled)
-        if not isinstance(outcome, GrammarError):
-            request.compiled = compiled
-            with self._lock:
-                self.num_served[compiled.backend_name] += 1
-        self.settle(request, outcome)
+        self.settle(request, start(compiled), compiled)
 
-    def settle(self, request: Request, outcome: StructuredOutputGrammar | GrammarError) -> None:
+    def settle(
+        self,
+        request: Request,
+        outcome: StructuredOutputGrammar | GrammarError,
+        compiled: CompiledConstraint | None = None,
+    ) -> None:
         """Make the request READY with a grammar, or FAILED with an error, unless it was
         removed. The first time, call its ``on_settled``.
 
@@ -242,6 +242,9 @@ class RequestTable:
             if error is not None:
                 error.request_id = request.request_id
             request.error, request.grammar = error, grammar
+            if compiled is not None and grammar is not None:
+                request.compiled = compiled
+                self.num_served[compiled.backend_name] += 1
             self.matchers[request.request_id] = None if grammar is None else grammar.matcher
             # Last: others read it without the lock.
             request.status = GrammarStatus.READY if error is None else GrammarStatus.FAILED

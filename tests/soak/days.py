@@ -23,7 +23,7 @@ from typing import Any
 from soak.hunt import Hunter, Tally
 from structout import StructuredOutputsConfig
 from structout.errors import GrammarError
-from structout.scheduler.compile_cache import CompileCache
+from structout.scheduler.compile_pool import CompileCache
 
 _DAY = 86_400.0
 _SECONDS_BETWEEN = 2.0  # arrivals, on average

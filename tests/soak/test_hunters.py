@@ -16,7 +16,7 @@ from soak.hunt import HUNTERS, Hunter, Tally, hunted, hunter, short_run
 from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.grammar.native.backend import NativeBackend
 from structout.grammar.vocabulary import BYTES, Vocabulary
-from structout.scheduler.compile_cache import CompileCache
+from structout.scheduler.compile_pool import CompileCache
 from support.builds import CSRC
 from support.json_engine import JsonEngine
 
