@@ -40,6 +40,10 @@ class StructuredOutputManager:
     run one at a time. No step waits for a compilation, and a bad constraint fails only
     its own request. After a fork the child process must create its own manager.
 
+    Methods that take a request's id raise ``UnknownRequestError`` if the manager does
+    not know it. Those that need its grammar raise ``StructOutError`` unless it is
+    READY, but ``accept_tokens``, ``is_terminated`` and ``was_fitted`` return False.
+
     Args:
         tokenizer: a Hugging Face tokenizer.
         vocab_size: V, the width of the model's lm_head, padding included.
@@ -182,11 +186,8 @@ class StructuredOutputManager:
 
     def compiled(self, request_id: str) -> CompiledConstraint:
         """The constraint as it was compiled: the engine that serves it, what that does
-        not enforce of it, and how long the compilation took, be it for another request.
-
-        Raises:
-            StructOutError: the request has never been READY.
-        """
+        not enforce of it, and how long the compilation took, be it for another
+        request."""
         request = self._requests[request_id]
         if request.compiled is None:
             raise StructOutError(f"request {request_id!r} is not compiled: it is {request.status.value}", request_id)
@@ -260,7 +261,6 @@ class StructuredOutputManager:
 
         Raises:
             GrammarError: the text needs more tokens. The request goes on as before.
-            StructOutError: the request is not READY.
         """
         with self._lock_grammars():
             request, grammar = self._requests[request_id], self._grammar(request_id)
@@ -274,11 +274,7 @@ class StructuredOutputManager:
 
     def fits(self, request_id: str) -> bool:
         """False if the text can no longer end within its limit: some of its tokens did
-        not follow the masks.
-
-        Raises:
-            StructOutError: the request is not READY.
-        """
+        not follow the masks."""
         with self._lock_grammars():
             request, grammar = self._requests[request_id], self._grammar(request_id)
             return request.limit is None or least_tokens(grammar) <= request.limit
@@ -286,11 +282,7 @@ class StructuredOutputManager:
     def num_needed(self, request_id: str) -> int | None:
         """The least number of tokens that complete the text from here, the end of the
         reasoning and the stop token included. 0 after the stop token. None where no
-        end is known: for other engines than structout's own.
-
-        Raises:
-            StructOutError: the request is not READY.
-        """
+        end is known: for other engines than structout's own."""
         with self._lock_grammars():
             return self._grammar(request_id).num_needed
 
@@ -311,7 +303,6 @@ class StructuredOutputManager:
 
         Raises:
             DuplicateRequestError: ``new_id`` is in use.
-            StructOutError: ``request_id`` is not READY.
         """
         with self._lock_grammars():
             parent, grammar = self._requests[request_id], self._grammar(request_id).fork()
@@ -340,11 +331,7 @@ class StructuredOutputManager:
 
     def num_tokens(self, request_id: str) -> int:
         """The number of tokens that the request has accepted and :meth:`rollback` can
-        undo.
-
-        Raises:
-            StructOutError: the request is not READY.
-        """
+        undo."""
         with self._lock_grammars():
             return self._grammar(request_id).num_tokens
 
@@ -493,11 +480,7 @@ class StructuredOutputManager:
 
     def device_tables(self, request_id: str) -> DeviceTables | None:
         """The tables with which a :class:`structout.DeviceFSM` follows the request on a
-        device. None if the engine that serves it has no tables.
-
-        Raises:
-            StructOutError: the request is not READY.
-        """
+        device. None if the engine that serves it has no tables."""
         with self._lock_grammars():
             return self._grammar(request_id).device_tables()
 
