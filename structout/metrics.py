@@ -6,7 +6,23 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from structout.scheduler.manager import StructuredOutputManager
-from structout.scheduler.stats import ManagerStats
+
+# Of the fields of CompileStats, the class, name and documentation of their metrics.
+_OF_COMPILATIONS: dict[str, tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str]] = {
+    "waiting": (GaugeMetricFamily, "compile_queue", "The number of constraints that wait for a compile worker."),
+    "compiling": (GaugeMetricFamily, "compiling", "The number of constraints that hold a compile worker."),
+    "overdue": (
+        GaugeMetricFamily,
+        "compile_overdue",
+        "The number of compilations that still run past their deadline.",
+    ),
+    "cache_entries": (GaugeMetricFamily, "cache_entries", "The number of compiled grammars in the cache."),
+    "failures_kept": (GaugeMetricFamily, "failures_kept", "The number of failed constraints in the cache."),
+    "cache_bytes": (GaugeMetricFamily, "cache_bytes", "The memory used by the grammar cache, in bytes."),
+    "cache_hits": (CounterMetricFamily, "cache_hits", "The number of constraints found in the cache."),
+    "cache_misses": (CounterMetricFamily, "cache_misses", "The number of constraints submitted for compilation."),
+    "timeouts": (CounterMetricFamily, "compile_timeouts", "The number of compilations that missed their deadline."),
+}
 
 
 class ManagerCollector(Collector):
@@ -25,68 +41,30 @@ class ManagerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         stats = self._manager.stats()
-        yield from _request_metrics(stats)
-        yield from _compilation_metrics(stats)
-        yield from _mask_metrics(stats)
+        compilation = stats.compilation
+        yield _gauge(
+            "structout_requests",
+            "The number of requests by status.",
+            "status",
+            {"waiting": stats.waiting, "ready": stats.ready, "failed": stats.failed},
+        )
+        for field, (metric, name, documentation) in _OF_COMPILATIONS.items():
+            yield metric(f"structout_{name}", documentation, getattr(compilation, field))
+        yield _quantiles(
+            "structout_compile_seconds",
+            "Quantiles of the duration of the last 1,024 compilations, in seconds.",
+            (compilation.compile_seconds_p50, compilation.compile_seconds_p99),
+        )
+        yield CounterMetricFamily("structout_mask_rows", "The number of mask rows filled.", stats.rows_filled)
+        yield _quantiles(
+            "structout_fill_seconds",
+            "Quantiles of the duration of the last 1,024 mask fills, in seconds.",
+            stats.fill_seconds,
+        )
 
 
-def _request_metrics(stats: ManagerStats) -> Iterator[Metric]:
-    yield _gauge(
-        "structout_requests",
-        "The number of requests by status.",
-        "status",
-        {"waiting": stats.waiting, "ready": stats.ready, "failed": stats.failed},
-    )
-
-
-def _compilation_metrics(stats: ManagerStats) -> Iterator[Metric]:
-    compilation = stats.compilation
-    yield GaugeMetricFamily(
-        "structout_compile_queue", "The number of constraints that wait for a compile worker.", compilation.waiting
-    )
-    yield GaugeMetricFamily(
-        "structout_compiling", "The number of constraints that hold a compile worker.", compilation.compiling
-    )
-    yield GaugeMetricFamily(
-        "structout_compile_overdue",
-        "The number of compilations that still run past their deadline.",
-        compilation.overdue,
-    )
-    yield _gauge(
-        "structout_compile_seconds",
-        "Quantiles of the duration of the last 1,024 compilations, in seconds.",
-        "quantile",
-        {"0.5": compilation.compile_seconds_p50, "0.99": compilation.compile_seconds_p99},
-    )
-    yield GaugeMetricFamily(
-        "structout_cache_entries", "The number of compiled grammars in the cache.", compilation.cache_entries
-    )
-    yield GaugeMetricFamily(
-        "structout_failures_kept", "The number of failed constraints in the cache.", compilation.failures_kept
-    )
-    yield GaugeMetricFamily(
-        "structout_cache_bytes", "The memory used by the grammar cache, in bytes.", compilation.cache_bytes
-    )
-    yield CounterMetricFamily(
-        "structout_cache_hits", "The number of constraints found in the cache.", compilation.cache_hits
-    )
-    yield CounterMetricFamily(
-        "structout_cache_misses", "The number of constraints submitted for compilation.", compilation.cache_misses
-    )
-    yield CounterMetricFamily(
-        "structout_compile_timeouts", "The number of compilations that missed their deadline.", compilation.timeouts
-    )
-
-
-def _mask_metrics(stats: ManagerStats) -> Iterator[Metric]:
-    yield CounterMetricFamily("structout_mask_rows", "The number of mask rows filled.", stats.rows_filled)
-    fill_p50, fill_p99 = stats.fill_seconds
-    yield _gauge(
-        "structout_fill_seconds",
-        "Quantiles of the duration of the last 1,024 mask fills, in seconds.",
-        "quantile",
-        {"0.5": fill_p50, "0.99": fill_p99},
-    )
+def _quantiles(name: str, documentation: str, seconds: tuple[float, float]) -> GaugeMetricFamily:
+    return _gauge(name, documentation, "quantile", dict(zip(("0.5", "0.99"), seconds, strict=True)))
 
 
 def _gauge(name: str, documentation: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:

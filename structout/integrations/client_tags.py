@@ -38,7 +38,9 @@ def current_structural_tag(tag: Any) -> Any:
         return tag
     structures = value.get("structures")
     if structures is None:
-        _add_missing_schemas(value.get("format"))
+        for part in parts_of(value.get("format")):
+            if part.get("type") in ("json_schema", "qwen_xml_parameter"):
+                part["json_schema"] = _or_any(part.get("json_schema"))
         return value
     if not isinstance(structures, list) or not all(isinstance(structure, dict) for structure in structures):
         return tag
@@ -55,19 +57,6 @@ def current_structural_tag(tag: Any) -> Any:
     if value.get("at_least_one"):
         triggered["at_least_one"] = True
     return {"type": "structural_tag", "format": triggered}
-
-
-def _add_missing_schemas(part: Any) -> None:
-    """Give each part of a format that needs a schema one, in place."""
-    pending = [part]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, list):
-            pending += part
-        elif isinstance(part, dict):
-            if part.get("type") in ("json_schema", "qwen_xml_parameter"):
-                part["json_schema"] = _or_any(part.get("json_schema"))
-            pending += [part.get(name) for name in ("content", "elements", "tags")]
 
 
 def _or_any(schema: Any) -> Any:

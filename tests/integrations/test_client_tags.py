@@ -34,6 +34,9 @@ def test_current_structural_tag_without_a_schema_takes_any_json():
     content = current_structural_tag(tag)["format"]["tags"][0]["content"]
     assert content["json_schema"] == {}
     assert "schema" not in tag["structures"][0]
+    dispatch = {"type": "dispatch", "rules": [["<f>", {"type": "json_schema"}]]}
+    current = current_structural_tag({"type": "structural_tag", "format": {"type": "sequence", "elements": [dispatch]}})
+    assert current["format"]["elements"][0]["rules"][0][1]["json_schema"] == {}
 
 
 @pytest.mark.parametrize("tag", ["{", "3", 3, None, {"structures": 5}, {"structures": [5]}, b"{}"])
