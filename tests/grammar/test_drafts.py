@@ -14,6 +14,7 @@ from structout.grammar.vocabulary import Vocabulary
 from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
 from support import native_steps
 from support.managers import STOP, TOKENIZER, V, ids_of
+from support.native_steps import expected_rows, mask_of
 from support.seeds import for_each_seed
 
 REGEX = '\\{"a":(true|false|[0-9]{1,3})\\}'
@@ -27,35 +28,6 @@ def backend(request):
 @pytest.fixture(scope="module")
 def start(backend):
     return backend.compile_grammar(StructuredOutputOptions.REGEX, REGEX)
-
-
-def mask_of(grammar):
-    mask = allocate_token_bitmask(1, V)
-    if grammar.is_unconstrained():
-        return mask.fill_(-1)[0]
-    grammar.fill_bitmask(mask, 0)
-    return mask[0]
-
-
-FREE = torch.full((V // 32,), -1, dtype=torch.int32)
-
-
-def expected_rows(grammar, drafts):
-    """The mask rows of a chain of drafts, and the number of drafts that are allowed."""
-    here, rows, num_allowed = grammar.fork(), [], 0
-    for j, token in enumerate([*drafts, None]):
-        if here.is_terminated():
-            rows += [FREE] * (len(drafts) + 1 - j)
-            break
-        rows.append(mask_of(here))
-        if token == -1:
-            rows += [FREE] * (len(drafts) - j)
-            break
-        if token is not None and not here.accept_tokens("", [token]):
-            rows += [rows[-1]] * (len(drafts) - j)
-            break
-        num_allowed += token is not None
-    return torch.stack(rows), num_allowed
 
 
 def random_drafts(rng, grammar):
@@ -204,7 +176,7 @@ def test_text_that_follows_its_drafts_is_where_one_without_them_is(name, seed):
 # -- the end of thinking ---------------------------------------------------------------
 
 MARK = ids_of("</think>")
-REASONING = FREE.clone()  # the mask before the mark
+REASONING = torch.full((V // 32,), -1, dtype=torch.int32)  # the mask before the mark
 REASONING[STOP // 32] ^= 1 << STOP % 32
 
 

@@ -61,7 +61,7 @@ def text_within(grammar, max_tokens: int, rng: random.Random, vocabulary: Vocabu
     grammar.matcher.end_within(max_tokens)
     tokens: list[int] = []
     while len(tokens) < max_tokens and not grammar.is_terminated():
-        choices = allowed(mask_of(grammar, vocabulary))
+        choices = allowed(mask_of(grammar))
         if grammar.matcher.error:
             raise EngineLimitError(grammar.matcher.error)
         if len(choices) == 0:
@@ -148,8 +148,8 @@ def test_was_narrowed_is_true_once_a_mask_has_lost_a_token(kind):
         limited.matcher.end_within(max_tokens)
         has_lost = False
         for _ in range(max_tokens):
-            choices = allowed(mask_of(limited, vocabulary))
-            has_lost = has_lost or len(choices) < len(allowed(mask_of(free, vocabulary)))
+            choices = allowed(mask_of(limited))
+            has_lost = has_lost or len(choices) < len(allowed(mask_of(free)))
             assert limited.matcher.was_narrowed == has_lost, params
             if len(choices) == 0 or limited.is_terminated():
                 break
@@ -251,7 +251,7 @@ def least_by_search(grammar, vocabulary: Vocabulary, most: int) -> int:
     for num_tokens in range(1, most + 1):
         following = []
         for each in level:
-            for token in map(int, allowed(mask_of(each, vocabulary))):
+            for token in allowed(mask_of(each)):
                 if token in vocabulary.stop_token_ids:
                     return num_tokens
                 after = each.fork()

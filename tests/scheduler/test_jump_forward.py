@@ -7,7 +7,7 @@ import pytest
 
 from structout.constraints.params import StructuredOutputOptions
 from structout.jump_forward import NO_JUMP, JumpForward, draft, ff_tokens, jump, retokenize
-from structout.masks.bitmask import allocate_token_bitmask
+from support import grammar_walks
 from support.canonical_cases import ORDER, TOKENIZERS, backend, canonical_tokens, grammar_of, instance, schema
 
 
@@ -19,10 +19,8 @@ def text_of(name, tokens):
     return backend(name).vocabulary.text_of(tokens)
 
 
-def mask_of(grammar, name):
-    bitmask = allocate_token_bitmask(1, backend(name).vocabulary.size)
-    grammar.fill_bitmask(bitmask, 0)
-    return bitmask.tolist()
+def mask_of(grammar):
+    return grammar_walks.mask_of(grammar).tolist()
 
 
 # -- over a grammar --------------------------------------------------------------------
@@ -38,17 +36,17 @@ def test_ff_tokens_appends_forced_tokens_and_advances_the_grammar(name):
     assert grammar.num_tokens == len(step.token_ids) > 0
     fresh = grammar_of(name, "json", ORDER)
     assert fresh.accept_tokens("", list(step.token_ids))
-    assert mask_of(fresh, name) == mask_of(grammar, name)
+    assert mask_of(fresh) == mask_of(grammar)
     assert ff_tokens(grammar, tokenizer_of(name)) == NO_JUMP
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_draft_leaves_the_grammars_position(name):
     grammar = grammar_of(name, "json", ORDER)
-    before = mask_of(grammar, name)
+    before = mask_of(grammar)
     offer = draft(grammar, tokenizer_of(name))
     assert offer == ff_tokens(grammar_of(name, "json", ORDER), tokenizer_of(name))
-    assert (grammar.num_tokens, mask_of(grammar, name)) == (0, before)
+    assert (grammar.num_tokens, mask_of(grammar)) == (0, before)
     assert grammar.validate_tokens(list(offer.token_ids)) == list(offer.token_ids)
 
 
@@ -67,7 +65,7 @@ def test_retokenize_replaces_tokens_that_are_no_longer_canonical(name):
     assert grammar.num_tokens == len(whole)
     assert jump(JumpForward.RETOKENIZE, grammar, tokenizer_of(name), whole) == NO_JUMP
     grammar.rollback(len(whole))
-    assert mask_of(grammar, name) == mask_of(grammar.copy(), name)
+    assert mask_of(grammar) == mask_of(grammar.copy())
 
 
 @pytest.mark.parametrize("mode", JumpForward)
@@ -84,7 +82,7 @@ def test_random_texts_with_jumps_and_rollbacks_are_complete_and_valid(name, mode
         fresh = grammar.copy()
         assert fresh.accept_tokens("", tokens)
         assert grammar.num_tokens == len(tokens)
-        assert mask_of(fresh, name) == mask_of(grammar, name)
+        assert mask_of(fresh) == mask_of(grammar)
 
 
 def write(grammar, name, mode, text, rng):
@@ -154,7 +152,7 @@ def test_retokenize_of_unsuitable_text_changes_nothing():
     start = [backend(name).vocabulary.token_bytes.index(bytes([byte])) for byte in b"namee"]
     assert start != canonical_tokens(name, "namee")
     assert grammar.accept_tokens("", start)
-    before = mask_of(grammar, name)
+    before = mask_of(grammar)
     assert grammar.find_jump_forward_string() == "x:y"
     assert retokenize(grammar, tokenizer_of(name), start) == NO_JUMP
-    assert (grammar.num_tokens, mask_of(grammar, name)) == (len(start), before)
+    assert (grammar.num_tokens, mask_of(grammar)) == (len(start), before)

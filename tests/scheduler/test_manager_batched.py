@@ -13,6 +13,7 @@ from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.extension import core
 from structout.masks.bitmask import allocate_token_bitmask
 from structout.scheduler.decoding_step import DEAD_END
+from support.grammar_walks import allowed
 from support.managers import STOP, TOKENIZER, add, ids_of
 from support.random_patterns import random_pattern
 
@@ -33,10 +34,6 @@ def regexes(rng, count):
         if Automaton.from_regex(pattern).num_states > 1:
             found.append(pattern)
     return found
-
-
-def allowed_tokens(mask):
-    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little", count=V)).tolist()
 
 
 def rows_of(manager, names, drafts, is_batched):
@@ -69,7 +66,7 @@ def run(manager, patterns, seed, num_steps, is_batched):
         seen.append(([each.tolist() for each in rows], *others))
         drafts, tokens = {}, {}
         for name, row in zip(names, rows, strict=True):
-            legal = allowed_tokens(row[0]) if len(row) > 0 else []
+            legal = allowed(row[0]) if len(row) > 0 else []
             chain = [rng.choice(legal or [STOP])]
             chain += [rng.choice([rng.randrange(V), *chain, STOP, -1]) for _ in range(rng.randrange(4))]
             if rng.random() < 0.8:

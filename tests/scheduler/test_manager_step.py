@@ -5,7 +5,6 @@ import random
 import threading
 import time
 
-import numpy as np
 import pytest
 
 from structout import (
@@ -18,6 +17,7 @@ from structout import (
 from structout.errors import GrammarErrorKind, StructOutError
 from structout.grammar.native.backend import NativeBackend
 from structout.masks.buffers import BufferRing
+from support.grammar_walks import allowed
 from support.managers import STOP, TOKENIZER, V, add, gate_before, ids_of
 
 A, B = ids_of("ab")
@@ -38,10 +38,6 @@ CONSTRAINTS = [
 ]
 
 
-def allowed_tokens(mask):
-    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
-
-
 # Several threads share a step of long rows.
 @pytest.mark.parametrize(
     ("backend", "vocab_size", "fill_threads"), [("auto", V, 1), ("xgrammar", V, 1), ("auto", 1_000_000, 3)]
@@ -60,7 +56,7 @@ def test_steps_equal_accept_batch_and_grammar_bitmask(backend, vocab_size, fill_
             tokens = {}
             for i, name in enumerate(names):
                 rows = batch.bitmask[batch.row_indptr[i] : batch.row_indptr[i + 1]]
-                tokens[name] = [rng.choice(allowed_tokens(rows[0]))] if len(rows) else []
+                tokens[name] = [rng.choice(allowed(rows[0]))] if len(rows) else []
             drafts = {name: rng.choices([*ids_of('ab {"1 ()yesnoc'), STOP, -1], k=3) for name in rng.sample(names, 4)}
             bounds = {name: (rng.randrange(3), rng.randrange(4)) for name in rng.sample(names, 2)}
             assert all(plain.accept_batch(tokens).values())

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.native.compiled_grammar import CompiledGrammar
 from structout.grammar.native.grammars import ContextFreeGrammar
 from structout.grammar.vocabulary import Vocabulary
@@ -22,24 +23,24 @@ def started(index: CompiledGrammar, vocabulary: Vocabulary = BYTES) -> ContextFr
     return ContextFreeGrammar(index, vocabulary.size, vocabulary.stop_token_ids, None)
 
 
-def mask_of(grammar: ContextFreeGrammar, vocabulary: Vocabulary = BYTES) -> Mask:
+def mask_of(grammar: StructuredOutputGrammar) -> Mask:
     """The mask of the next token."""
-    mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
+    mask = allocate_token_bitmask(1, grammar.vocab_size, pin_memory=False)
     grammar.fill_bitmask(mask, 0)
     return mask.numpy()[0].view(np.uint32)
 
 
-def allowed(mask: Mask) -> Any:
-    """The tokens of a mask."""
-    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+def allowed(mask: Mask) -> list[int]:
+    """The tokens of a mask, in their order."""
+    return np.flatnonzero(np.unpackbits(np.asarray(mask).view(np.uint8), bitorder="little")).tolist()
 
 
 def walk(grammar: ContextFreeGrammar, vocabulary: Vocabulary, rng: random.Random, num_steps: int) -> Iterator[Mask]:
     """Accept random tokens. Yields the mask in front of each."""
     for _ in range(num_steps):
-        mask = mask_of(grammar, vocabulary)
+        mask = mask_of(grammar)
         yield mask
-        tokens = [int(token) for token in allowed(mask) if token not in vocabulary.stop_token_ids]
+        tokens = [token for token in allowed(mask) if token not in vocabulary.stop_token_ids]
         if not tokens:
             return
         short = [token for token in tokens if len(vocabulary.token_bytes[token]) <= 2]

@@ -22,12 +22,13 @@ class LlguidanceGrammar:
 
     Args:
         matcher: llguidance's, at the start. It sees no stop token.
-        stop: the stop token.
+        vocabulary: of the backend.
     """
 
-    def __init__(self, matcher: LLMatcher, stop: int):
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary):
+        self.vocab_size = vocabulary.size
         self._matcher = matcher
-        self._stop = stop
+        self._stop = vocabulary.stop_token_ids[0]
         self._is_terminated = False
 
     def fill_bitmask(self, bitmask: torch.Tensor, row: int) -> None:
@@ -61,7 +62,7 @@ class LlguidanceBackend:
 
     def __init__(self, vocabulary: Vocabulary):
         self._tokenizer = LLTokenizer(_Tokenizer(vocabulary), eos_token=list(vocabulary.stop_token_ids))
-        self._stop = vocabulary.stop_token_ids[0]
+        self._vocabulary = vocabulary
 
     def compile_grammar(self, kind: StructuredOutputOptions, spec: str) -> LlguidanceGrammar:
         lark, others = spec, []
@@ -73,7 +74,7 @@ class LlguidanceBackend:
         grammars = [{"lark_grammar": _NO_FORCING + lark}, *others]
         matcher = LLMatcher(self._tokenizer, json.dumps({"grammars": grammars}), log_level=0)
         assert not matcher.is_error(), matcher.get_error()
-        return LlguidanceGrammar(matcher, self._stop)
+        return LlguidanceGrammar(matcher, self._vocabulary)
 
 
 class _Tokenizer:

@@ -1,10 +1,41 @@
 """Steps of the engine's grammars, without a manager."""
 
+import torch
+
 from structout.grammar.interface import mask_memory
 from structout.grammar.native.extension import core
 from structout.masks.bitmask import allocate_token_bitmask
 
 MAX_WORK = 1 << 62
+
+
+def mask_of(grammar):
+    """The mask of the next token. It allows all where nothing constrains it."""
+    mask = allocate_token_bitmask(1, grammar.vocab_size, pin_memory=False)
+    if grammar.is_unconstrained():
+        return mask.fill_(-1)[0]
+    grammar.fill_bitmask(mask, 0)
+    return mask[0]
+
+
+def expected_rows(grammar, drafts):
+    """The mask rows of a chain of drafts, and the number of drafts that are allowed, by
+    accepting them one by one."""
+    here, rows, num_allowed = grammar.fork(), [], 0
+    free = torch.full_like(mask_of(grammar), -1)
+    for j, token in enumerate([*drafts, None]):
+        if here.is_terminated():
+            rows += [free] * (len(drafts) + 1 - j)
+            break
+        rows.append(mask_of(here))
+        if token == -1:
+            rows += [free] * (len(drafts) - j)
+            break
+        if token is not None and not here.accept_tokens("", [token]):
+            rows += [rows[-1]] * (len(drafts) - j)
+            break
+        num_allowed += token is not None
+    return torch.stack(rows), num_allowed
 
 
 def step_of(grammars, drafts=None):

@@ -10,10 +10,8 @@ import re
 import pytest
 
 from support.grammar_cases import (
-    Llguidance,
     OwnEngine,
     Refused,
-    Xgrammar,
     expected_refusal,
     expected_verdicts,
     read_cases,
@@ -31,16 +29,6 @@ def named(cases):
 @pytest.fixture(scope="module")
 def own():
     return OwnEngine()
-
-
-@pytest.fixture(scope="module")
-def llguidance():
-    return Llguidance()
-
-
-@pytest.fixture(scope="module")
-def xgrammar():
-    return Xgrammar()
 
 
 def check(engine, case):

@@ -22,6 +22,8 @@ from structout.grammar.native.json_schema import CompiledSchema, TextForm
 from structout.grammar.native.rules import RuleSet
 from structout.grammar.vocabulary import Vocabulary, text_bytes
 from structout.masks.bitmask import allocate_token_bitmask
+from support.grammar_walks import allowed as tokens_in
+from support.grammar_walks import mask_of
 from support.json_engine import EngineWalk, JsonEngine
 
 # Tokens that begin, cross and end values: at and after the bytes, then special ones.
@@ -315,14 +317,8 @@ def started(index):
     return ContextFreeGrammar(index, VOCABULARY.size, VOCABULARY.stop_token_ids, None)
 
 
-def tokens_in(row):
-    return np.flatnonzero(np.unpackbits(np.asarray(row).view(np.uint8), bitorder="little")).tolist()
-
-
 def allowed(grammar):
-    mask = allocate_token_bitmask(1, VOCABULARY.size, pin_memory=False)
-    grammar.fill_bitmask(mask, 0)
-    return tokens_in(mask.numpy()[0])
+    return tokens_in(mask_of(grammar))
 
 
 def draw(tokens, rng):
@@ -502,9 +498,7 @@ def test_token_goes_on_after_a_number_that_no_byte_of_json_ends():
     rules.define("root", [[rules.json(number), rules.add_text("a")]])
     grammar = ContextFreeGrammar(CompiledGrammar(rules, vocabulary), vocabulary.size, vocabulary.stop_token_ids, None)
     assert grammar.accept_tokens("r", [ord("-")])
-    mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
-    grammar.fill_bitmask(mask, 0)
-    assert tokens_in(mask.numpy()[0]) == [*b"0123456789", 256]
+    assert allowed(grammar) == [*b"0123456789", 256]
 
 
 def test_ambiguous_values_do_not_multiply():
@@ -587,9 +581,7 @@ def test_token_without_bytes_is_allowed_beside_nearly_all_others():
     for dialect in ("root ::= [a-z]* <[{}]>", "start: /[a-z]*/ <[{}]>"):
         index = compile_grammar(dialect.format(len(words) + 1), vocabulary)
         grammar = ContextFreeGrammar(index, vocabulary.size, vocabulary.stop_token_ids, None)
-        mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
-        grammar.fill_bitmask(mask, 0)
-        assert tokens_in(mask.numpy()[0]) == [*range(len(words)), len(words) + 1]
+        assert allowed(grammar) == [*range(len(words)), len(words) + 1]
 
 
 def test_stop_token_that_a_grammar_names_has_a_place_inside_the_text():

@@ -3,9 +3,6 @@
 
 import random
 
-import pytest
-
-from support.grammar_cases import Llguidance, Xgrammar
 from support.judged_masks import step_all, with_another_character
 from support.random_grammars import random_lexed_grammar, random_scannerless_grammar
 from support.seeds import for_each_seed
@@ -35,16 +32,6 @@ def check_peer(peer, grammar, written, judge, rng):
     parts = [[text.decode(errors="surrogateescape")] for text in texts]
     theirs = peer.verdicts({"grammar": written}, parts)
     assert dict(zip(texts, theirs, strict=True)) == {text: verdict(judge, text) for text in texts}, written
-
-
-@pytest.fixture(scope="module")
-def xgrammar():
-    return Xgrammar()
-
-
-@pytest.fixture(scope="module")
-def llguidance():
-    return Llguidance()
 
 
 @for_each_seed(80, long=2_000)
