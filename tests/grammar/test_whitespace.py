@@ -10,7 +10,7 @@ from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask
+from support.grammar_walks import allowed, mask_of
 from support.tokenizers_on_the_spot import byte_level
 
 VOCABULARY = Vocabulary.from_tokenizer(byte_level(), 525)
@@ -58,14 +58,11 @@ def longest_run_outside_strings(text):
 def sample_uniformly(grammar, draw, num_tokens):
     """The text of tokens drawn uniformly from the allowed ones, which prefers no way
     out of a loop."""
-    bitmask = allocate_token_bitmask(1, VOCABULARY.size, pin_memory=False)
     tokens = []
     while len(tokens) < num_tokens:
-        grammar.fill_bitmask(bitmask, 0)
-        words = bitmask[0].tolist()
-        allowed = [i for i in range(VOCABULARY.size) if words[i >> 5] >> (i & 31) & 1]
-        assert allowed
-        tokens.append(draw.choice(allowed))
+        choices = [token for token in allowed(mask_of(grammar)) if token < VOCABULARY.size]  # xgrammar sets more bits
+        assert choices
+        tokens.append(draw.choice(choices))
         assert grammar.accept_tokens("", tokens[-1:])
         if grammar.is_terminated():
             return VOCABULARY.text_of(tokens), True

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from structout import GrammarStatus, StructuredOutputManager, StructuredOutputsConfig, StructuredOutputsParams
-from structout.constraints.params import Constraint
 from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar import registry
@@ -18,7 +17,7 @@ from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.native import extension
 from structout.grammar.native.automaton import AutomatonLimits
 from structout.grammar.native.backend import NativeBackend
-from structout.grammar.native.json_schema import CompiledSchema, JsonSchemaGrammar, TextForm
+from structout.grammar.native.json_schema import CompiledSchema, TextForm
 from structout.grammar.native.token_index import FsmGrammar
 from structout.grammar.registry import BackendSet, check_params, register_backend
 from structout.grammar.vocabulary import Vocabulary
@@ -26,6 +25,7 @@ from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
 from support import corpus, native_steps
 from support.grammar_walks import allowed, mask_of
 from support.llguidance_backend import LlguidanceBackend
+from support.managers import add
 from support.mask_walks import STYLES, MaskWalker
 from support.tokenizers_on_the_spot import byte_fallback, byte_level
 
@@ -52,13 +52,6 @@ HINTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def manager():
-    config = StructuredOutputsConfig(compile_timeout=60)
-    with StructuredOutputManager(TOKENIZER, V, config) as manager:
-        yield manager
-
-
 @pytest.fixture
 def registered(monkeypatch):
     monkeypatch.setattr(registry, "_factories", dict(registry._factories))
@@ -78,18 +71,6 @@ def constraint_of(schema, **options):
 
 def ids_of(text):
     return TOKENIZER(text, add_special_tokens=False)["input_ids"]
-
-
-def add(manager, request_id, *, stop_token_ids=None, **params):
-    manager.add_request(request_id, StructuredOutputsParams(**params), stop_token_ids=stop_token_ids)
-    manager.wait_ready(request_id, timeout=60)
-
-
-@pytest.fixture
-def finish(manager):
-    yield
-    for request in list(manager._requests.by_id.values()):
-        manager.finish_request(request.request_id)
 
 
 # -- the backend --------------------------------------------------------------------
@@ -371,14 +352,6 @@ def test_keys_are_never_repeated():
     assert not index.matches('{"x":1,"\\u0078":1}')
 
 
-@pytest.mark.parametrize("key_order", ["any", "declared"])
-def test_key_order_of_the_config_reaches_the_engine(key_order):
-    config = StructuredOutputsConfig(key_order=key_order)
-    grammar = BackendSet(VOCABULARY, config).compile(constraint_of(OBJECT)).grammar
-    assert grammar.accept_tokens("", ids_of('{"age": 3, "name": ""}')) is (key_order == "any")
-    assert grammar.index.matches('{"name": "", "age": 3}')
-
-
 def test_key_order_of_another_name_is_refused():
     message = 'key_order must be "declared" or "any", got \'sorted\''
     with pytest.raises(ValueError, match=message):
@@ -400,25 +373,25 @@ def test_keys_are_declared_unless_the_config_or_the_request_says_otherwise():
             assert grammar.accept_tokens("", text) is ((asked or configured) == "any")
 
 
-def test_requests_of_one_schema_with_different_key_orders_share_no_compilation(manager, finish):
+def test_requests_of_one_schema_with_different_key_orders_share_no_compilation():
     orders = {"a": None, "b": "any", "c": "declared", "d": "any"}
-    for request_id, key_order in orders.items():
-        add(manager, request_id, json=OBJECT, key_order=key_order)
     text = ids_of('{"age": 3, "name": ""}')
-    accepted = {request_id: manager.accept_tokens(request_id, text) for request_id in orders}
+    with StructuredOutputManager(TOKENIZER, V, StructuredOutputsConfig(compile_timeout=60)) as manager:
+        for request_id, key_order in orders.items():
+            add(manager, request_id, json=OBJECT, key_order=key_order)
+        accepted = {request_id: manager.accept_tokens(request_id, text) for request_id in orders}
     assert accepted == {request_id: key_order == "any" for request_id, key_order in orders.items()}
 
 
-# -- the choice of the engine -------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", SCHEMAS)
-def test_auto_enforces_all_of_a_schema(name):
-    compiled = BackendSet(VOCABULARY, StructuredOutputsConfig()).compile(constraint_of(SCHEMAS[name]))
-    assert compiled.backend_name == "native"
-    assert isinstance(compiled.grammar, JsonSchemaGrammar)
-    assert compiled.weakened == ()
-    assert compiled.annotations == ()
+@pytest.mark.parametrize("form", [TextForm(), TextForm(any_whitespace=False), TextForm(max_whitespace=None)])
+def test_items_that_others_leave_may_come_after_spaces(form):
+    """The items that must follow leave "b" alone, and the space in front is no part of
+    it."""
+    items = [{"const": "c"}, {"enum": ["a", "b"]}, {"const": "a"}]
+    schema = {"type": "array", "prefixItems": items, "minItems": 3, "uniqueItems": True}
+    index = CompiledSchema(json.dumps(schema), BYTES, form)
+    assert index.matches('["c", "b", "a"]')
+    assert not index.matches('["c", "a", "a"]')
 
 
 def test_json_object_allows_objects_only():
@@ -427,28 +400,9 @@ def test_json_object_allows_objects_only():
     assert grammar.index.matches('{"a": [1.5]}')
     assert not grammar.index.matches("1")
     assert not grammar.index.matches('"a"')
-    compiled = BackendSet(VOCABULARY, StructuredOutputsConfig()).compile(
-        StructuredOutputsParams(json_object=True).constraint()
-    )
-    assert compiled.backend_name == "native"
-
-
-def test_refused_schema_is_refused_with_the_place():
-    schema = {"type": "object", "properties": {"a": {"pattern": "^\\w+\\b", "type": "string"}}}
-    with pytest.raises(GrammarError) as refused:
-        BackendSet(VOCABULARY, StructuredOutputsConfig()).compile(constraint_of(schema))
-    assert (refused.value.kind, refused.value.pointer) == (GrammarErrorKind.UNSUPPORTED, "#/properties/a/pattern")
 
 
 # -- formats ------------------------------------------------------------------------
-
-
-def test_unknown_formats_are_annotations(manager, finish):
-    schema = {"type": "object", "properties": {"p": {"type": "string", "format": "password"}}}
-    add(manager, "a", json=schema)
-    assert manager.compiled("a").backend_name == "native"
-    assert manager.compiled("a").annotations == ("#/properties/p/format",)
-    assert manager.compiled("a").weakened == ()
 
 
 def test_narrower_formats_under_not_are_refused_unless_lenient():
@@ -523,6 +477,19 @@ def test_text_that_the_vocabulary_cannot_spell_is_impossible():
     with pytest.raises(GrammarError, match="allows no text at all") as refused:
         NativeBackend(without_a).compile(constraint_of({"const": "a"}))
     assert refused.value.kind is GrammarErrorKind.IMPOSSIBLE
+
+
+def test_errors_of_the_core_are_translated():
+    with pytest.raises(GrammarError) as refused, extension.grammar_errors():
+        raise extension.core().SchemaError("not enforced", "unsupported", "#/a/format")
+    assert (str(refused.value), refused.value.pointer, refused.value.keyword) == (
+        "#/a/format: not enforced",
+        "#/a/format",
+        "format",
+    )
+    with pytest.raises(GrammarError, match=r"^expected a value$") as refused, extension.grammar_errors():
+        raise extension.core().SchemaError("expected a value", "malformed", "")
+    assert refused.value.pointer is None
 
 
 # -- beside llguidance -----------------------------------------------------------------
@@ -674,79 +641,3 @@ def test_request_whose_token_reaches_a_limit_fails(registered, batched):
         assert manager.status("hard") is GrammarStatus.FAILED
         assert str(manager.error("hard")).startswith(_TOO_MUCH_WORK)
         assert manager.status("easy") is GrammarStatus.READY
-
-
-def test_refused_token_leaves_the_request_ready(manager, finish):
-    add(manager, "a", json=OBJECT)
-    assert not manager.accept_tokens("a", ids_of("["))
-    assert manager.accept_batch({"a": ids_of("[")}) == {"a": False}
-    assert manager.status("a") is GrammarStatus.READY
-    assert manager.error("a") is None
-
-
-# -- the manager --------------------------------------------------------------------
-
-
-def test_manager_decodes_schemas_beside_other_constraints(manager, finish):
-    add(manager, "schema", json=OBJECT)
-    add(manager, "pattern", regex="[a-c]{3}")
-    add(manager, "tree", json=TREE)
-    assert {manager.compiled(name).backend_name for name in ("schema", "pattern", "tree")} == {"native"}
-    texts = {"schema": '{"name": "Ada"}', "pattern": "abc", "tree": '{"v": 1}'}
-    tokens = {name: [*ids_of(text), STOP] for name, text in texts.items()}
-    for i in range(max(map(len, tokens.values()))):
-        names = [name for name in tokens if i < len(tokens[name])]
-        batch = manager.grammar_bitmask(names, {name: tokens[name][i : i + 3] for name in names})
-        assert not batch.errors
-        assert batch.num_acceptable_drafts.tolist() == [len(tokens[name][i : i + 3]) for name in names]
-        assert manager.accept_batch({name: [tokens[name][i]] for name in names}) == dict.fromkeys(names, True)
-    assert all(map(manager.is_terminated, tokens))
-
-
-def test_manager_rolls_back_and_forks_requests_on_schemas(manager, finish):
-    add(manager, "a", json=OBJECT)
-    assert manager.accept_tokens("a", ids_of('{"name": "'))
-    manager.fork("a", "b")
-    assert manager.compiled("b").annotations == manager.compiled("a").annotations
-    assert manager.accept_tokens("b", ids_of('x", "age": 3}'))
-    manager.rollback("a", manager.num_tokens("a"))
-    assert manager.accept_tokens("a", ids_of('{"name": "", "age": 1}'))
-    assert not manager.accept_tokens("b", ids_of("x"))
-
-
-def test_manager_uses_the_stop_tokens_of_the_request(manager, finish):
-    end = TOKENIZER.convert_tokens_to_ids("<|im_end|>")
-    add(manager, "a", stop_token_ids=[end], json={"const": 5})
-    assert manager.accept_tokens("a", ids_of("5"))
-    assert not manager.accept_tokens("a", [STOP])
-    assert manager.accept_tokens("a", [end])
-    assert manager.is_terminated("a")
-
-
-def test_errors_of_the_core_are_translated():
-    with pytest.raises(GrammarError) as refused, extension.grammar_errors():
-        raise extension.core().SchemaError("not enforced", "unsupported", "#/a/format")
-    assert (str(refused.value), refused.value.pointer, refused.value.keyword) == (
-        "#/a/format: not enforced",
-        "#/a/format",
-        "format",
-    )
-    with pytest.raises(GrammarError, match=r"^expected a value$") as refused, extension.grammar_errors():
-        raise extension.core().SchemaError("expected a value", "malformed", "")
-    assert refused.value.pointer is None
-
-
-def test_constraint_options_do_not_share_a_schema():
-    lenient = Constraint(Kind.JSON, '{"format": "regex"}', lenient=True)
-    assert backend().compile(lenient).weakened == ()
-
-
-@pytest.mark.parametrize("form", [TextForm(), TextForm(any_whitespace=False), TextForm(max_whitespace=None)])
-def test_items_that_others_leave_may_come_after_spaces(form):
-    """The items that must follow leave "b" alone, and the space in front is no part of
-    it."""
-    items = [{"const": "c"}, {"enum": ["a", "b"]}, {"const": "a"}]
-    schema = {"type": "array", "prefixItems": items, "minItems": 3, "uniqueItems": True}
-    index = CompiledSchema(json.dumps(schema), BYTES, form)
-    assert index.matches('["c", "b", "a"]')
-    assert not index.matches('["c", "a", "a"]')
