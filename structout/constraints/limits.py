@@ -4,13 +4,16 @@ They are checked before native code sees the constraint, without recursion.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from structout.constraints.grammar_texts import expressions_of
-from structout.constraints.schema_walks import depth, pointer_to, schemas
+from structout.constraints.schema_walks import escaped
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
+
+_MAPS_OF_SCHEMAS = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
+_DATA = {"const", "enum", "default", "examples"}
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def check_limits(kind: str, value: object, text: str, limits: Limits) -> None:
     elif kind == "choice" and isinstance(value, Sequence):
         _check("alternatives", len(value), limits)
     else:
-        _check("nesting", depth(value), limits)
+        _check("nesting", _depth(value), limits)
         _check_schema(value, limits)
 
 
@@ -108,9 +111,54 @@ def _check_schema(schema: object, limits: Limits) -> None:
             try:
                 _CHECKS[keyword](value, limits)
             except GrammarError as error:
-                pointer = f"{pointer_to(schema, part)}/{keyword}"
+                pointer = f"{_pointer_to(schema, part)}/{keyword}"
                 raise error.at(pointer, keyword) from None
     _check("references", num_references, limits)
+
+
+def schemas(schema: Any) -> Iterator[dict[str, Any]]:
+    """Yield ``schema``, if it is an object, and every schema written inside it.
+
+    It skips data that may look like a schema (const, enum, default, examples).
+    """
+    pending = [schema]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, list):
+            pending += part
+        elif isinstance(part, dict):
+            yield part
+            for keyword, value in part.items():
+                if not isinstance(value, dict | list):
+                    continue
+                if keyword in _MAPS_OF_SCHEMAS and isinstance(value, dict):
+                    pending += value.values()
+                elif keyword not in _DATA:
+                    pending.append(value)
+
+
+def _pointer_to(document: object, part: object) -> str:
+    """JSON pointer to a part of a JSON value, told by its identity."""
+    pending = [("#", document)]
+    while pending:
+        pointer, found = pending.pop()
+        if found is part:
+            return pointer
+        if isinstance(found, dict):
+            pending += [(f"{pointer}/{escaped(name)}", child) for name, child in found.items()]
+        elif isinstance(found, list):
+            pending += [(f"{pointer}/{i}", child) for i, child in enumerate(found)]
+    raise ValueError("the value has no such part")
+
+
+def _depth(value: object) -> int:
+    """The nesting depth of a JSON value: 0 for a scalar, 2 for ``[[1], 2]``."""
+    num_levels = 0
+    level = [value]
+    while level := [part for part in level if isinstance(part, dict | list)]:
+        num_levels += 1
+        level = [child for part in level for child in (part.values() if isinstance(part, dict) else part)]
+    return num_levels
 
 
 def _check_size_of(limit: str, type_: type[list[Any]] | type[dict[str, Any]]) -> Callable[[Any, Limits], None]:

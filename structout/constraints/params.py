@@ -16,7 +16,7 @@ from structout.constraints import exact_json
 from structout.constraints.config import CHOICES, StructuredOutputsConfig
 from structout.constraints.limits import Limits, check_limits, check_size
 from structout.constraints.output_types import is_output_type, options_of, read_json, schema_of
-from structout.constraints.schema_walks import Nodes, has_nul, subschemas
+from structout.constraints.schema_walks import Nodes, subschemas
 from structout.constraints.schemas_in_tags import TagSchema, tag_schemas, with_types_described
 from structout.constraints.tools.call_formats import TOOL_FORMATS, ToolFormat
 from structout.constraints.tools.definitions import ToolCall, read_tools
@@ -384,3 +384,27 @@ def _check_characters(kind: StructuredOutputOptions, value: object, text: str) -
         text.encode()
     except UnicodeEncodeError as error:
         raise GrammarError(f"the {kind.value} constraint contains a lone surrogate at {error.start}") from error
+
+
+def has_nul(value: object, text: str) -> bool:
+    """True if a string of a JSON value contains NUL. A text without NUL costs two
+    searches in it.
+
+    Args:
+        value: as Python values.
+        text: as JSON text.
+    """
+    may_have_nul = "\0" in text or "\\u0000" in text
+    return may_have_nul and any(isinstance(part, str) and "\0" in part for part in parts(value))
+
+
+def parts(value: object) -> Iterator[object]:
+    """Yield a JSON value, and all keys and values inside it."""
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        yield part
+        if isinstance(part, dict):
+            pending += [*part.keys(), *part.values()]
+        elif isinstance(part, list | tuple):
+            pending += part

@@ -1,4 +1,4 @@
-"""Every walk over a JSON schema.
+"""Walks over the parts of a JSON schema that apply to an instance.
 
 Schemas may be deep and may refer to themselves, so nothing here recurses.
 """
@@ -27,8 +27,6 @@ _SCHEMA_KEYWORDS = (
 _SCHEMA_LIST_KEYWORDS = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
 _SCHEMA_MAP_KEYWORDS = ("dependentSchemas", "patternProperties", "properties")
 _HOLDS_SCHEMAS = frozenset((*_SCHEMA_KEYWORDS, *_SCHEMA_LIST_KEYWORDS, *_SCHEMA_MAP_KEYWORDS))
-_MAPS_OF_SCHEMAS = {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
-_DATA = {"const", "enum", "default", "examples"}
 
 _DRAFT = re.compile(r"https?://json-schema\.org/draft[-/](?:0?(\d)|(20\d\d)-\d\d)/schema#?")
 _NEWEST_DRAFT = 2020
@@ -77,78 +75,6 @@ def draft_of(schema: Any) -> int:
     names none of these."""
     match = _DRAFT.fullmatch(str(schema.get("$schema"))) if isinstance(schema, dict) else None
     return int(match[1] or match[2]) if match else _NEWEST_DRAFT
-
-
-# -- all schemas of a document ----------------------------------------------------
-
-
-def schemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield ``schema``, if it is an object, and every schema written inside it.
-
-    It skips data that may look like a schema (const, enum, default, examples).
-    """
-    pending = [schema]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, list):
-            pending += part
-        elif isinstance(part, dict):
-            yield part
-            for keyword, value in part.items():
-                if not isinstance(value, dict | list):
-                    continue
-                if keyword in _MAPS_OF_SCHEMAS and isinstance(value, dict):
-                    pending += value.values()
-                elif keyword not in _DATA:
-                    pending.append(value)
-
-
-def pointer_to(document: object, part: object) -> str:
-    """JSON pointer to a part of a JSON value, told by its identity."""
-    pending = [("#", document)]
-    while pending:
-        pointer, found = pending.pop()
-        if found is part:
-            return pointer
-        if isinstance(found, dict):
-            pending += [(f"{pointer}/{escaped(name)}", child) for name, child in found.items()]
-        elif isinstance(found, list):
-            pending += [(f"{pointer}/{i}", child) for i, child in enumerate(found)]
-    raise ValueError("the value has no such part")
-
-
-def parts(value: object) -> Iterator[object]:
-    """Yield a JSON value, and all keys and values inside it."""
-    pending = [value]
-    while pending:
-        part = pending.pop()
-        yield part
-        if isinstance(part, dict):
-            pending += [*part.keys(), *part.values()]
-        elif isinstance(part, list | tuple):
-            pending += part
-
-
-def has_nul(value: object, text: str) -> bool:
-    """True if a string of a JSON value contains NUL. A text without NUL costs two
-    searches in it.
-
-    Args:
-        value: as Python values.
-        text: as JSON text.
-    """
-    may_have_nul = "\0" in text or "\\u0000" in text
-    return may_have_nul and any(isinstance(part, str) and "\0" in part for part in parts(value))
-
-
-def depth(value: object) -> int:
-    """The nesting depth of a JSON value: 0 for a scalar, 2 for ``[[1], 2]``."""
-    num_levels = 0
-    level = [value]
-    while level := [part for part in level if isinstance(part, dict | list)]:
-        num_levels += 1
-        level = [child for part in level for child in (part.values() if isinstance(part, dict) else part)]
-    return num_levels
 
 
 # -- the schemas that apply to an instance ----------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from typing_extensions import TypedDict  # Pydantic wants it before Python 3.12
 
 from structout import GrammarError, StructuredOutputOptions, StructuredOutputsParams
-from structout.constraints.schema_walks import parts
+from structout.constraints.params import parts
 from structout.constraints.tools.definitions import read_tools
 from support import fresh_process
 

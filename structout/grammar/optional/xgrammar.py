@@ -9,8 +9,7 @@ import numpy.typing as npt
 import xgrammar
 
 from structout.constraints.config import MAX_INDENTATION, StructuredOutputsConfig
-from structout.constraints.params import Constraint, StructuredOutputOptions
-from structout.constraints.schema_walks import has_nul
+from structout.constraints.params import Constraint, StructuredOutputOptions, has_nul
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.external import DEFAULT_SLOW_SECONDS, ExternalGrammar, ExternalText
 from structout.grammar.forced_tokens import CanonicalTokenizer

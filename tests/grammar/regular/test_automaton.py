@@ -12,7 +12,7 @@ import warnings
 import pytest
 import regex
 
-from structout.constraints.schema_walks import schemas
+from structout.constraints.limits import schemas
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.native.automaton import Automaton, AutomatonLimits
 from support import corpus
