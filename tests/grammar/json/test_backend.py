@@ -343,15 +343,6 @@ def test_form_sets_whitespace_and_the_order_of_keys(form, yes, no):
     assert [text for text in no if index.matches(text)] == []
 
 
-def test_keys_are_never_repeated():
-    schema = json.dumps({"type": "object", "properties": {"a": {}}})
-    index = CompiledSchema(schema, BYTES, TextForm(key_order="any"))
-    assert index.matches('{"x":1,"a":1,"y":2}')
-    assert not index.matches('{"a":1,"a":1}')
-    assert not index.matches('{"x":1,"x":1}')
-    assert not index.matches('{"x":1,"\\u0078":1}')
-
-
 def test_key_order_of_another_name_is_refused():
     message = 'key_order must be "declared" or "any", got \'sorted\''
     with pytest.raises(ValueError, match=message):
