@@ -189,12 +189,7 @@ def sharded_masked_sample(
         rows: as in :func:`structout.masked_sample`.
         vocab_begin: the token id of the first column.
         group: as in :func:`all_gather_bitmask`.
-        temperature: as in :func:`structout.masked_sample`.
-        top_k: as in :func:`structout.masked_sample`.
-        top_p: as in :func:`structout.masked_sample`.
-        min_p: as in :func:`structout.masked_sample`.
-        seed: as in :func:`structout.masked_sample`.
-        position: as in :func:`structout.masked_sample`.
+        temperature: as in :func:`structout.masked_sample`, as are the others.
 
     Returns:
         int64 ``[N]``, the same on all ranks.
@@ -263,13 +258,9 @@ def sharded_token_logprobs(
     Args:
         logits_shard: as in :func:`sharded_masked_sample`.
         token_ids: as in :func:`structout.token_logprobs`, as are all further arguments
-            but ``vocab_begin``: the same on all ranks.
-        bitmask: see ``token_ids``.
-        rows: see ``token_ids``.
+            but these two: the same on all ranks.
         vocab_begin: the token id of the first column.
         group: as in :func:`all_gather_bitmask`.
-        temperature: see ``token_ids``.
-        top_n: see ``token_ids``.
 
     Returns:
         the result of :func:`structout.token_logprobs`, bit for bit, on all ranks.

@@ -72,13 +72,8 @@ class VocabParallelSampler(torch.nn.Module):
         Args:
             logits_shard: ``[N, width]``, the output of this rank's part of the lm_head.
                 Penalties and bias change this rank's columns in place.
-            masks: as in :class:`MaskedSampler`; the same on all ranks, as are all
-                further arguments.
-            params: as in :class:`MaskedSampler`.
-            penalties: as in :class:`MaskedSampler`, with token ids of the whole
-                vocabulary.
-            bias: as in :class:`MaskedSampler`, with token ids of the whole vocabulary.
-            drafts: as in :class:`MaskedSampler`.
+            masks: as in :class:`MaskedSampler`, as are all further arguments: the same
+                on all ranks, with token ids of the whole vocabulary.
 
         Returns:
             As :class:`MaskedSampler`; the same on all ranks.

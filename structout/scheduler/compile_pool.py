@@ -28,7 +28,7 @@ from structout.errors import (
 )
 from structout.grammar.interface import CompiledConstraint
 from structout.scheduler.process_lock import ProcessLock
-from structout.scheduler.stats import CompileStats
+from structout.scheduler.stats import CompileStats, percentiles
 
 _MAX_OVERDUE_PER_WORKER = 4  # with this many overdue threads per worker, nothing new is started
 _CLOCK_FACTOR = 10  # a compilation may take so many times its CPU seconds by the clock
@@ -270,7 +270,7 @@ class CompilePool:
 
     def stats(self) -> CompileStats:
         with self._lock:
-            seconds = sorted(self._seconds)
+            p50, p99 = percentiles(self._seconds)
             return CompileStats(
                 waiting=len(self._waiting),
                 compiling=self._num_running,
@@ -281,8 +281,8 @@ class CompilePool:
                 cache_misses=self._num_misses,
                 failures_kept=self._cache.num_failures,
                 timeouts=self._num_timeouts,
-                compile_seconds_p50=_percentile(seconds, 50),
-                compile_seconds_p99=_percentile(seconds, 99),
+                compile_seconds_p50=p50,
+                compile_seconds_p99=p99,
                 compile_seconds_max=self._max_seconds,
             )
 
@@ -506,10 +506,6 @@ class CompilePool:
                 self._start_threads()
             else:
                 self._closed.wait(max(seconds_left, _SHORTEST_WAIT))
-
-
-def _percentile(ordered: list[float], percent: int) -> float:
-    return ordered[(len(ordered) - 1) * percent // 100] if ordered else 0.0
 
 
 @atexit.register

@@ -8,8 +8,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
-import numpy as np
-
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError, GrammarTimeoutError, StructOutError
@@ -30,7 +28,7 @@ from structout.scheduler.requests import (
     least_tokens,
     limit_tokens,
 )
-from structout.scheduler.stats import ManagerStats
+from structout.scheduler.stats import ManagerStats, percentiles
 
 
 class StructuredOutputManager:
@@ -522,14 +520,13 @@ class StructuredOutputManager:
     def stats(self) -> ManagerStats:
         """The counters of requests, compilations and masks."""
         count = self._requests.count_statuses()
-        seconds = list(self._steps.seconds) or [0.0]
         return ManagerStats(
             waiting=count[GrammarStatus.WAITING],
             ready=count[GrammarStatus.READY],
             failed=count[GrammarStatus.FAILED],
             compilation=self._compiler.stats(),
             rows_filled=self._steps.num_rows,
-            fill_seconds=(float(np.percentile(seconds, 50)), float(np.percentile(seconds, 99))),
+            fill_seconds=percentiles(self._steps.seconds),
             backends=dict(self._requests.num_served),
         )
 

@@ -1,5 +1,6 @@
 """The counters and times that a manager reports."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -60,3 +61,10 @@ class ManagerStats:
     rows_filled: int
     fill_seconds: tuple[float, float]
     backends: dict[str, int]
+
+
+def percentiles(seconds: Iterable[float]) -> tuple[float, float]:
+    """Percentiles 50 and 99 of durations, 0 if there are none."""
+    ordered = sorted(seconds) or [0.0]
+    last = len(ordered) - 1
+    return ordered[last * 50 // 100], ordered[last * 99 // 100]
