@@ -65,22 +65,28 @@ def judged_by_xgrammar(tag):
     return accepts
 
 
+def check_calls(tag, texts, num_enough, accepts=lambda text: True):
+    """Check the calls in texts, until there are enough."""
+    num_calls = 0
+    for text in texts:
+        assert accepts(text), text
+        calls = read_calls(tag["format"], text)
+        for _, arguments, schema in calls:
+            check_call(arguments, schema)
+        num_calls += len(calls)
+        if num_calls >= num_enough:
+            break
+    assert num_calls > 0
+
+
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("choice", CHOICES[:3], ids=["auto", "required", "named"])
 def test_calls_as_parsers_read_them_are_valid_and_accepted_by_xgrammar(model, choice, backend, num_cases):
     tag = built(model, as_openai_tools(PLAIN), choice)
     accepts = judged_by_xgrammar(tag)
     grammar = compiled(backend, as_parsers_read(tag)).grammar
-    num_calls = 0
-    for text in drawn_texts(grammar, tag, f"{model} {choice}", num_cases(20, long=40, full=250)):
-        assert accepts(text), text
-        calls = read_calls(tag["format"], text)
-        for _, arguments, schema in calls:
-            check_call(arguments, schema)
-        num_calls += len(calls)
-        if num_calls >= num_cases(3, long=40, full=250):
-            break
-    assert num_calls > 0
+    texts = drawn_texts(grammar, tag, f"{model} {choice}", num_cases(20, long=40, full=250))
+    check_calls(tag, texts, num_cases(3, long=40, full=250), accepts)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -89,12 +95,5 @@ def test_calls_with_every_keyword_are_valid(model, backend, num_cases):
     tools = PLAIN | NASTY | (JSON_ONLY if styles == {None, "json"} else {})
     tag = built(model, as_openai_tools(tools), "required")
     grammar = compiled(backend, tag).grammar
-    num_calls = 0
-    for text in drawn_texts(grammar, tag, model, num_cases(20, long=80, full=500)):
-        calls = read_calls(tag["format"], text)
-        for _, arguments, schema in calls:
-            check_call(arguments, schema)
-        num_calls += len(calls)
-        if num_calls >= num_cases(10, long=80, full=500):
-            break
-    assert num_calls > 0
+    texts = drawn_texts(grammar, tag, model, num_cases(20, long=80, full=500))
+    check_calls(tag, texts, num_cases(10, long=80, full=500))
