@@ -94,6 +94,16 @@ class EngineWalk:
         bits = np.unpackbits(self._row[0].numpy().view(np.uint8), bitorder="little", count=self._size)
         return np.flatnonzero(bits)
 
+    def accept(self, token: int) -> bool:
+        return self.matcher.accept([token])
+
+    def accept_hint(self, data: bytes) -> int:
+        """Accept the bytes. Returns in how many steps, 0 if they are not accepted."""
+        return int(self.matcher.accept_bytes(data))
+
+    def rollback(self, num_steps: int) -> None:
+        self.matcher.rollback(num_steps)
+
     def accepts(self, token: int) -> bool:
         """Whether a token is accepted. The text does not change."""
         if not self.matcher.accept([token]):

@@ -15,7 +15,8 @@ from pydantic import BaseModel, Field, TypeAdapter
 
 from structout.grammar.native.extension import core
 from support.json_engine import BYTE_TOKENS, JsonEngine, refusal_of
-from support.json_engine_checks import NOT_ENDED, Walker
+from support.json_engine_checks import Walker
+from support.mask_walks import NOT_ENDED
 
 ENGINE = JsonEngine(declared=True)
 NAMES = "abcd"

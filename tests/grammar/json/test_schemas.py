@@ -16,8 +16,9 @@ from structout.grammar.vocabulary import Vocabulary
 from support import corpus, fresh_process
 from support.engine_schemas import EngineSchema
 from support.json_engine import BYTE_TOKENS, JsonEngine, refusal_of
-from support.json_engine_checks import NOT_ENDED, STYLES, Walker, check_texts, check_walks
+from support.json_engine_checks import STYLES, Walker, check_texts, check_walks
 from support.locations import TESTS
+from support.mask_walks import NOT_ENDED
 from support.soundness import Findings
 from support.tokenizers_on_the_spot import byte_fallback, byte_level
 
