@@ -11,6 +11,7 @@ from structout._version import __version__
 # the cause.
 if importlib.util.find_spec("torch") is not None:
     from structout.constraints.config import StructuredOutputsConfig
+    from structout.constraints.description import describe
     from structout.constraints.limits import Limits
     from structout.constraints.params import StructuredOutputOptions, StructuredOutputsParams
     from structout.errors import (
@@ -131,6 +132,7 @@ __all__ = [
     "check_params",
     "count_allowed",
     "decide",
+    "describe",
     "fsm_advance",
     "fsm_draft_states",
     "fsm_rows",

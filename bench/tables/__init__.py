@@ -48,6 +48,7 @@ from tables.serving import (
 from tables.soak import soak_table
 from tables.values import (
     decide_table,
+    descriptions_table,
     limits_table,
     limits_vllm_table,
     selection_table,
@@ -62,6 +63,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "apply_bitmask_default_cpu": partial(full_table, "cpu", "apply_bitmask_default"),
     "apply_bitmask_cuda": apply_bitmask_cuda_table,
     "decide": decide_table,
+    "descriptions": descriptions_table,
     "selection": selection_table,
     "limits": limits_table,
     "limits_vllm": limits_vllm_table,

@@ -1,5 +1,5 @@
-"""Tables of bench_values.py, bench_decide.py, bench_selection.py and the benches of
-limits."""
+"""Tables of bench_values.py, bench_decide.py, bench_selection.py,
+bench_descriptions.py and the benches of limits."""
 
 import harness
 
@@ -116,6 +116,21 @@ def selection_table() -> str:
     first = rows[0]
     about = f"{first['prompts']} prompts of {first['kinds']} kinds, T = 0.7, four texts a prompt, {_model(first)}."
     return markdown(head, cells) + provenance("selection", "cpu", about)
+
+
+def descriptions_table() -> str:
+    """The right values by what the prompt says of the schema."""
+    if not harness.results_path("descriptions", "cpu").exists():
+        return NOT_MEASURED
+    rows = rows_of("descriptions")
+    cells = [
+        [row["wording"], f"**{row['right_fields']}%**", _range(row["interval"]), f"{row['tokens']:.0f}"] for row in rows
+    ]
+    first = rows[0]
+    about = f"{first['prompts']} prompts of {first['kinds']} kinds, without examples, greedy, {_model(first)}."
+    return markdown(["the prompt tells", "fields right", "95%", "tokens"], cells) + provenance(
+        "descriptions", "cpu", about
+    )
 
 
 def _range(interval: list[float]) -> str:

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from structout.constraints.description import describe as describe_schema
 from structout.constraints.params import StructuredOutputOptions, StructuredOutputsParams
 from structout.constraints.tools.call_formats import TOOL_FORMATS
 from structout.constraints.tools.definitions import read_tools
@@ -109,7 +110,7 @@ def description_of(params: StructuredOutputsParams) -> str:
     if constraint.kind is StructuredOutputOptions.JSON_OBJECT:
         return "Answer with a JSON object."
     if constraint.kind is StructuredOutputOptions.JSON:
-        return f"Answer with JSON that matches this schema:\n{constraint.spec}"
+        return f"Answer with JSON in this form:\n{describe_schema(json.loads(constraint.spec))}"
     if constraint.kind is StructuredOutputOptions.CHOICE:
         return f"Answer with one of these: {constraint.spec[1:-1]}"
     raise ValueError("describe=True puts tools, schemas and choices into the prompt: describe this constraint yourself")

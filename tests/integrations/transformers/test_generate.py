@@ -334,7 +334,7 @@ def test_generate_whose_chat_template_ignores_tools_warns_and_describes_them_if_
 @pytest.mark.parametrize(
     ("constraint", "description"),
     [
-        ({"json": {"enum": ["é", 1]}}, 'Answer with JSON that matches this schema:\n{"enum": ["é", 1]}'),
+        ({"json": {"enum": ["é", 1]}}, 'Answer with JSON in this form:\none of "é", 1'),
         ({"choice": ["yes", "no"]}, 'Answer with one of these: "yes", "no"'),
         ({"params": StructuredOutputsParams(json_object=True)}, "Answer with a JSON object."),
     ],
