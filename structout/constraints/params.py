@@ -154,8 +154,11 @@ class StructuredOutputsParams:
         tool_choice: "auto", where text may stand before, between and after calls;
             "required", one call or more and no other text; or the name of the one tool
             that is called.
-        tool_format: how the model writes calls, one of
-            ``structout.constraints.tools.call_formats.TOOL_FORMATS``.
+        tool_format: how the model writes calls: a name of
+            ``structout.constraints.tools.call_formats.TOOL_FORMATS``, or a
+            ``ToolFormat`` of that module, such as ``ToolFormat.from_tokenizer``
+            derives from a model's own description. That is what ``generate`` takes by
+            default; the default anywhere else is "hermes".
         parallel_tool_calls: whether there may be more than one call.
     """
 
@@ -175,7 +178,7 @@ class StructuredOutputsParams:
     fit: Literal["on", "exact", "off"] = "on"
     tools: Sequence[Any] | None = None
     tool_choice: str = "auto"
-    tool_format: str = "hermes"
+    tool_format: str | ToolFormat | None = None
     parallel_tool_calls: bool = True
 
     def validate(self, config: StructuredOutputsConfig | None = None) -> None:
@@ -231,6 +234,17 @@ class StructuredOutputsParams:
             value,
         )
 
+    def for_tokenizer(self, tokenizer: Any) -> "StructuredOutputsParams":
+        """The params with the format of calls of a model, if they have tools and name
+        no format.
+
+        Raises:
+            GrammarError: see :meth:`.ToolFormat.from_tokenizer`.
+        """
+        if self.tools is None or self.tool_format is not None:
+            return self
+        return replace(self, tool_format=ToolFormat.from_tokenizer(tokenizer))
+
     def parse(self, text: str) -> Any:
         """Read back a complete text of this constraint.
 
@@ -258,18 +272,25 @@ class StructuredOutputsParams:
         """
         if self.tools is None:
             raise GrammarError("there are no tools whose calls could be read")
-        return self._read_format().calls_in(text, read_tools(self.tools))
+        return self.call_format.calls_in(text, read_tools(self.tools))
 
     def _structural_tag(self) -> dict[str, Any]:
         """The structural tag that the tools are compiled as."""
         tools = read_tools(self.tools)
-        return self._read_format().structural_tag(tools, self.tool_choice, is_parallel=self.parallel_tool_calls)
+        return self.call_format.structural_tag(tools, self.tool_choice, is_parallel=self.parallel_tool_calls)
 
-    def _read_format(self) -> ToolFormat:
-        tool_format = TOOL_FORMATS.get(self.tool_format)
-        if tool_format is None:
-            raise GrammarError(f"tool_format must be one of {', '.join(TOOL_FORMATS)}, got {self.tool_format!r}")
-        return tool_format
+    @property
+    def call_format(self) -> ToolFormat:
+        """The notation of calls that ``tool_format`` names.
+
+        Raises:
+            GrammarError: there is none of this name.
+        """
+        given = "hermes" if self.tool_format is None else self.tool_format
+        found = given if isinstance(given, ToolFormat) else TOOL_FORMATS.get(given)
+        if found is None:
+            raise GrammarError(f"tool_format must be one of {', '.join(TOOL_FORMATS)}, got {given!r}")
+        return found
 
     def _is_given(self, name: str) -> bool:
         value = getattr(self, name)

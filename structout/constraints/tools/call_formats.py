@@ -2,18 +2,21 @@
 
 import json
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from structout.constraints.tools.definitions import Tool, ToolCall
-from structout.constraints.tools.reading import read_arguments
-from structout.constraints.tools.styles import STYLES
+from structout.constraints.tools.derivation import ID, NUMBER, NoCallsError, derive_format
+from structout.constraints.tools.reading import read_arguments, write_arguments
+from structout.constraints.tools.response_templates import NAME
+from structout.constraints.tools.styles import ArgumentStyle, style_of
 from structout.errors import GrammarError
 
 _DECODER = json.JSONDecoder()
 _AUTO, _REQUIRED = "auto", "required"
-_NUMBER = r"(?:0|[1-9]\d{0,2})"  # of a call: models count on through a conversation
 
 
 @dataclass(frozen=True)
@@ -24,26 +27,66 @@ class ToolFormat:
     between ``<tool_call>`` and ``</tool_call>``.
 
     Attributes:
-        begin: what stands in front of the arguments, for the name of a tool.
+        begin: what stands in front of the arguments, for the name of a tool. It may
+            have ``ID`` once, where a number or an id of the call stands.
         end: what comes after them.
         trigger: what a call, or the section of all calls, begins with. Free text has it
             nowhere else.
-        style: "json", or one of ``STYLES``.
+        style: "json", or another one, as ``style_of`` takes it.
         section: what stands around all calls, if anything does.
         separator: what stands between two calls.
-        numbered: what follows a number that comes after ``begin``.
+        call_id: regular expression of what stands in the place of ``ID``.
         excluded: what a reader would take for a part of a call. Free text has none of
             it.
+        is_single: whether an answer has one call at most.
+        reasoning: what stands around a reasoning, if that is known. An empty begin
+            stands in the prompt.
     """
 
     begin: Callable[[str], str]
     end: str
     trigger: str
-    style: str = "json"
+    style: str | Mapping[str, Any] = "json"
     section: tuple[str, str] | None = None
     separator: str = ""
-    numbered: str | None = None
+    call_id: str = NUMBER
     excluded: tuple[str, ...] = ()
+    is_single: bool = False
+    reasoning: tuple[str, str] | None = None
+
+    @classmethod
+    def from_tokenizer(cls, tokenizer: Any) -> "ToolFormat":
+        """The notation of a model, as its chat template writes calls.
+
+        Without a template, or if it writes none, this is ``hermes``, with a warning.
+
+        Args:
+            tokenizer: a Hugging Face tokenizer, or another with ``apply_chat_template``
+                and ``chat_template``.
+
+        Raises:
+            GrammarError: the template writes calls, but a part of their notation is not
+                found. The message names it.
+        """
+        try:
+            found = derive_format(tokenizer)
+        except NoCallsError as reason:
+            warnings.warn(f"{reason}: calls are written in the format hermes", stacklevel=2)
+            return TOOL_FORMATS["hermes"]
+        return cls(partial(_filled, found.begin), *found[1:])
+
+    def write(self, name: str, arguments: Mapping[str, Any] | str) -> str:
+        """The text of a call, without a section around it. Arguments that are a text
+        stand in it as they are."""
+        style = self._style
+        if isinstance(arguments, str):
+            text = arguments
+        elif style is None:
+            text = json.dumps(arguments, ensure_ascii=False)
+        else:
+            text = write_arguments(style, dict(arguments))
+        call_id = "0" if re.fullmatch(self.call_id, "0") else "call00000"
+        return f"{self.begin(name).replace(ID, call_id)}{text}{self.end}"
 
     def structural_tag(self, tools: Sequence[Tool], choice: str, *, is_parallel: bool = True) -> dict[str, Any]:
         """The structural tag of answers with calls.
@@ -61,7 +104,7 @@ class ToolFormat:
             tools = [tool for tool in tools if tool.name == choice]
             if not tools:
                 raise GrammarError(f'tool_choice must be "auto", "required" or the name of a tool, got {choice!r}')
-        is_single = not is_parallel or choice not in (_AUTO, _REQUIRED)
+        is_single = self.is_single or not is_parallel or choice not in (_AUTO, _REQUIRED)
         tags = [self._tag(tool) for tool in tools]
         if self.section is not None:
             begin, end = self.section
@@ -79,12 +122,11 @@ class ToolFormat:
         Raises:
             ValueError: a call is not complete, or its arguments cannot be read.
         """
-        number = "" if self.numbered is None else _NUMBER + re.escape(self.numbered)
-        by_begin = {self.begin(tool.name): tool for tool in tools}
-        begins = re.compile(f"({'|'.join(map(re.escape, sorted(by_begin, key=len, reverse=True)))}){number}")
+        by_length = sorted(tools, key=lambda tool: len(tool.name), reverse=True)
+        begins = re.compile("|".join(f"({self._begin_pattern(tool.name)})" for tool in by_length))
         calls, at = [], 0
         while (found := begins.search(text, at)) is not None:
-            tool = by_begin[found[1]]
+            tool = by_length[(found.lastindex or 1) - 1]
             arguments, at = self._arguments(text, found.end(), tool)
             if not text.startswith(self.end, at):
                 raise ValueError(f"the call of {tool.name} at character {found.start()} is not closed by {self.end!r}")
@@ -93,18 +135,28 @@ class ToolFormat:
         return calls
 
     def _arguments(self, text: str, start: int, tool: Tool) -> tuple[dict[str, Any], int]:
-        if self.style == "json":
+        style = self._style
+        if style is None:
             return _DECODER.raw_decode(text, start)
-        arguments, end = read_arguments(STYLES[self.style], text, start, tool.parameters)
+        arguments, end = read_arguments(style, text, start, tool.parameters)
         # A line break in front of the end belongs to it.
         return arguments, end - (self.end.startswith("\n") and not text.startswith(self.end, end))
 
+    @property
+    def _style(self) -> ArgumentStyle | None:
+        """The notation of arguments. None for JSON."""
+        return None if self.style == "json" else style_of(self.style)
+
+    def _begin_pattern(self, name: str) -> str:
+        return f"(?:{self.call_id})".join(map(re.escape, self.begin(name).split(ID)))
+
     def _tag(self, tool: Tool) -> dict[str, Any]:
         content: Mapping[str, Any] = {"type": "json_schema", "json_schema": tool.parameters, "style": self.style}
-        if self.numbered is not None:
-            number = {"type": "regex", "pattern": _NUMBER}
-            content = {"type": "sequence", "elements": [number, _constant(self.numbered), content]}
-        return {"type": "tag", "begin": self.begin(tool.name), "content": content, "end": self.end}
+        begin, has_id, after = self.begin(tool.name).partition(ID)
+        if has_id:
+            call_id = {"type": "regex", "pattern": self.call_id}
+            content = {"type": "sequence", "elements": [call_id, _constant(after), content]}
+        return {"type": "tag", "begin": begin, "content": content, "end": self.end}
 
     def _calls(self, tags: list[dict[str, Any]], is_single: bool) -> dict[str, Any]:
         calls = {"type": "tags_with_separator", "tags": tags, "separator": self.separator, "at_least_one": True}
@@ -117,6 +169,12 @@ def _constant(value: str) -> dict[str, str]:
 
 def _quoted(name: str) -> str:
     return json.dumps(name, ensure_ascii=False)
+
+
+def _filled(begin: str, name: str) -> str:
+    """``begin`` of a derived format, for a tool."""
+    before, _, _ = begin.partition(NAME)
+    return begin.replace(NAME, _quoted(name)[1:-1] if "{" in before else name)
 
 
 def _dsml(section: str) -> ToolFormat:
@@ -164,11 +222,10 @@ TOOL_FORMATS = {
     "deepseek_v3_2": _dsml("function_calls"),
     "deepseek_v4": _dsml("tool_calls"),
     "kimi": ToolFormat(
-        lambda name: f"<|tool_call_begin|>functions.{name}:",
+        lambda name: f"<|tool_call_begin|>functions.{name}:{ID}<|tool_call_argument_begin|>",
         "<|tool_call_end|>",
         "<|tool_calls_section_begin|>",
         section=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
-        numbered="<|tool_call_argument_begin|>",
         excluded=("<|tool_call_begin|>",),
     ),
 }

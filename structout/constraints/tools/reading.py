@@ -1,11 +1,19 @@
-"""Reads arguments that were written in one of the styles."""
+"""Reads and writes arguments in one of the styles."""
 
 import json
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from structout.constraints.tools.schema_kinds import Node, below, branches_of, kinds_of, property_pointer, resolved
+from structout.constraints.tools.schema_kinds import (
+    Node,
+    below,
+    branches_of,
+    kind_of,
+    kinds_of,
+    property_pointer,
+    resolved,
+)
 from structout.constraints.tools.styles import LOOKS_LIKE_JSON, STRING, ArgumentStyle
 
 _LOOKS_LIKE_JSON = re.compile(LOOKS_LIKE_JSON)
@@ -32,6 +40,26 @@ def read_arguments(style: ArgumentStyle, text: str, start: int, schema: Any) -> 
         ValueError: a value is not closed, or is not JSON where it must be.
     """
     return _Reader(style, text, schema).read_object(start, *resolved(schema, ""))
+
+
+def write_arguments(style: ArgumentStyle, arguments: Any, line_break: str = "\n") -> str:
+    """Write the arguments of a call, or the items of a list in them.
+
+    Args:
+        style: how they are written.
+        arguments: a dict or a list.
+        line_break: what stands where a line break may be missing.
+    """
+    texts = []
+    for key, value in arguments.items() if isinstance(arguments, dict) else [(None, item) for item in arguments]:
+        kind = kind_of(value)
+        if style.is_recursive and kind in ("object", "array"):
+            text = write_arguments(style, value, "")
+        else:
+            text = value if kind == STRING else json.dumps(value, ensure_ascii=False)
+        around = line_break if style.is_wrapped else ""
+        texts.append(f"{style.opening(key, kind)}{around}{text}{around}{style.closing(key)}")
+    return line_break.join(texts)
 
 
 class _Reader:

@@ -2,8 +2,9 @@
 ``<parameter=city>Paris</parameter>``."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 STRING = "string"
 _SCALARS = ("number", "boolean", "null")
@@ -82,6 +83,37 @@ def _qwen(*, is_wrapped: bool) -> ArgumentStyle:
         ("<parameter=", "</parameter>", "<function=", "</function>"),
         is_wrapped=is_wrapped,
     )
+
+
+@lru_cache
+def _tagged(begin: str, middle: str, end: str, is_wrapped: bool) -> ArgumentStyle:
+    entry = f'\n?{re.escape(begin)}(?P<key>[^<>"\n]*){re.escape(middle)}'
+    markers = (begin.strip(), end.strip())
+    return ArgumentStyle(
+        lambda key, _: f"{begin}{key}{middle}", lambda _: end, re.compile(entry), markers, is_wrapped=is_wrapped
+    )
+
+
+def style_of(given: str | Mapping[str, object]) -> ArgumentStyle | None:
+    """The notation that a structural tag names or describes. None if there is none of
+    this name.
+
+    Args:
+        given: a name of ``STYLES``; or the texts ``begin``, in front of the key,
+            ``middle``, between it and the value, and ``end``; with ``is_wrapped`` a
+            value may stand on lines of its own.
+
+    Raises:
+        ValueError: a description is malformed.
+    """
+    if isinstance(given, str):
+        return STYLES.get(given)
+    texts = [given.get(name) for name in ("begin", "middle", "end")]
+    is_wrapped = given.get("is_wrapped", False)
+    unknown = given.keys() - {"begin", "middle", "end", "is_wrapped"}
+    if unknown or not isinstance(is_wrapped, bool) or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise ValueError(f"a style needs the texts begin, middle and end, and may have is_wrapped, got {dict(given)}")
+    return _tagged(*map(str, texts), is_wrapped)
 
 
 _M3 = "]<]minimax[>["

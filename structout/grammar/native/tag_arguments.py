@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
 
 from structout.constraints.tools.schema_kinds import Node, below, branches_of, kinds_of, property_pointer, resolved
-from structout.constraints.tools.styles import LOOKS_LIKE_JSON, STRING, STYLES, ArgumentStyle
+from structout.constraints.tools.styles import LOOKS_LIKE_JSON, STRING, STYLES, ArgumentStyle, style_of
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.rules import RuleSet
@@ -39,7 +39,10 @@ def add_schema(shared: TagSchemas, rules: RuleSet, given: SchemaFormat) -> int:
         index = schema.index("", excluded=given.excluded)
         assert index is not None
         return rules.json(index)
-    style = STYLES.get(given.style)
+    try:
+        style = style_of(given.style)
+    except ValueError as error:
+        raise GrammarError(str(error)).at(given.pointer, "style") from None
     if style is None:
         message = f"there is no style {given.style!r}, only json, {', '.join(STYLES)}"
         raise GrammarError(message).at(given.pointer, "style")

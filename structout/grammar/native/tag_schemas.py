@@ -137,7 +137,8 @@ class TagSchema:
         """Refuse a keyword, or leave it out if the constraint is lenient."""
         in_tag = f"{self._given.pointer}{pointer}/{keyword}"
         if not self._shared.is_lenient:
-            message = f"{self._given.style} arguments {reason}: {_ALTERNATIVE}"
+            style = self._given.style if isinstance(self._given.style, str) else "tagged"
+            message = f"{style} arguments {reason}: {_ALTERNATIVE}"
             raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED).at(in_tag, keyword)
         if in_tag not in self._shared.weakened:
             self._shared.weakened.append(in_tag)
