@@ -16,10 +16,12 @@ from structout.constraints import exact_json
 from structout.constraints.config import CHOICES, StructuredOutputsConfig
 from structout.constraints.limits import Limits, check_limits, check_size
 from structout.constraints.output_types import is_output_type, options_of, read_json, schema_of
+from structout.constraints.partial_json import parse_partial_json
 from structout.constraints.schema_walks import Nodes, subschemas
 from structout.constraints.schemas_in_tags import TagSchema, tag_schemas, with_types_described
 from structout.constraints.tools.call_formats import TOOL_FORMATS, ToolFormat
-from structout.constraints.tools.definitions import ToolCall, read_tools
+from structout.constraints.tools.definitions import Tool, ToolCall, read_tools
+from structout.constraints.tools.streaming import ToolCallStream, read_calls
 from structout.errors import GrammarError, GrammarLimitError
 
 _ABSOLUTE_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -245,8 +247,13 @@ class StructuredOutputsParams:
             return self
         return replace(self, tool_format=ToolFormat.from_tokenizer(tokenizer))
 
-    def parse(self, text: str) -> Any:
-        """Read back a complete text of this constraint.
+    def parse(self, text: str, *, partial: bool = False) -> Any:
+        """Read back a text of this constraint.
+
+        Args:
+            text: the text.
+            partial: whether it may be incomplete. Calls and JSON then have what is
+                there so far, as ``json.loads`` gives it; see ``parse_partial_json``.
 
         Returns:
             for a type its value, for other JSON what ``json.loads`` gives, for an Enum
@@ -257,22 +264,42 @@ class StructuredOutputsParams:
             ValueError: the text is not of this constraint.
         """
         if self.tools is not None:
-            return self.parse_tool_calls(text)
+            return self.parse_tool_calls(text, partial=partial)
+        if partial and (self.json_object or self.json is not None):
+            return parse_partial_json(text)
         if self.json_object or self.json is not None:
             return read_json(self.json, text) if is_output_type(self.json) else json.loads(text)
         return self.choice(text) if isinstance(self.choice, type) else text
 
-    def parse_tool_calls(self, text: str) -> list[ToolCall]:
-        """Read the calls of a complete text of these ``tools``. The ``value`` of a call
-        is an instance of the tool's class.
+    def parse_tool_calls(self, text: str, *, partial: bool = False) -> list[ToolCall]:
+        """Read the calls of a text of these ``tools``. The ``value`` of a call is an
+        instance of the tool's class.
+
+        Args:
+            text: the text.
+            partial: whether it may end in a call, which then has the arguments so far.
 
         Raises:
             ValueError: the text has a call that is not complete.
             GrammarError: the params have no tools, or they are malformed.
         """
+        return read_calls(self.call_format, self._tools_with_calls(), text, partial=partial)
+
+    def tool_call_stream(self, *, begins_in_reasoning: bool = False) -> ToolCallStream:
+        """A reader of a text of these ``tools`` that comes in pieces.
+
+        Args:
+            begins_in_reasoning: whether the prompt has opened a reasoning.
+
+        Raises:
+            GrammarError: the params have no tools, or they are malformed.
+        """
+        return ToolCallStream(self.call_format, self._tools_with_calls(), begins_in_reasoning=begins_in_reasoning)
+
+    def _tools_with_calls(self) -> list[Tool]:
         if self.tools is None:
             raise GrammarError("there are no tools whose calls could be read")
-        return self.call_format.calls_in(text, read_tools(self.tools))
+        return read_tools(self.tools)
 
     def _structural_tag(self) -> dict[str, Any]:
         """The structural tag that the tools are compiled as."""

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from structout.constraints.tools.definitions import Tool, ToolCall
+from structout.constraints.tools.definitions import Tool
 from structout.constraints.tools.derivation import ID, NUMBER, NoCallsError, derive_format
-from structout.constraints.tools.reading import read_arguments, write_arguments
+from structout.constraints.tools.reading import write_arguments
 from structout.constraints.tools.response_templates import NAME
 from structout.constraints.tools.styles import ArgumentStyle, style_of
 from structout.errors import GrammarError
 
-_DECODER = json.JSONDecoder()
 _AUTO, _REQUIRED = "auto", "required"
 
 
@@ -78,7 +77,7 @@ class ToolFormat:
     def write(self, name: str, arguments: Mapping[str, Any] | str) -> str:
         """The text of a call, without a section around it. Arguments that are a text
         stand in it as they are."""
-        style = self._style
+        style = self.argument_style
         if isinstance(arguments, str):
             text = arguments
         elif style is None:
@@ -116,38 +115,13 @@ class ToolFormat:
             part = tags[0] if self.section is not None else self._calls(tags, is_single)
         return {"type": "structural_tag", "format": part}
 
-    def calls_in(self, text: str, tools: Sequence[Tool]) -> list[ToolCall]:
-        """Read the calls of an answer.
-
-        Raises:
-            ValueError: a call is not complete, or its arguments cannot be read.
-        """
-        by_length = sorted(tools, key=lambda tool: len(tool.name), reverse=True)
-        begins = re.compile("|".join(f"({self._begin_pattern(tool.name)})" for tool in by_length))
-        calls, at = [], 0
-        while (found := begins.search(text, at)) is not None:
-            tool = by_length[(found.lastindex or 1) - 1]
-            arguments, at = self._arguments(text, found.end(), tool)
-            if not text.startswith(self.end, at):
-                raise ValueError(f"the call of {tool.name} at character {found.start()} is not closed by {self.end!r}")
-            at += len(self.end)
-            calls.append(ToolCall(tool.name, arguments, tool, json.dumps(arguments, ensure_ascii=False)))
-        return calls
-
-    def _arguments(self, text: str, start: int, tool: Tool) -> tuple[dict[str, Any], int]:
-        style = self._style
-        if style is None:
-            return _DECODER.raw_decode(text, start)
-        arguments, end = read_arguments(style, text, start, tool.parameters)
-        # A line break in front of the end belongs to it.
-        return arguments, end - (self.end.startswith("\n") and not text.startswith(self.end, end))
-
     @property
-    def _style(self) -> ArgumentStyle | None:
+    def argument_style(self) -> ArgumentStyle | None:
         """The notation of arguments. None for JSON."""
         return None if self.style == "json" else style_of(self.style)
 
-    def _begin_pattern(self, name: str) -> str:
+    def begin_pattern(self, name: str) -> str:
+        """The regular expression of ``begin``."""
         return f"(?:{self.call_id})".join(map(re.escape, self.begin(name).split(ID)))
 
     def _tag(self, tool: Tool) -> dict[str, Any]:

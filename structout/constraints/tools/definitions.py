@@ -136,12 +136,15 @@ class ToolCall:
         arguments: its arguments, as ``json.loads`` gives them.
         tool: the tool.
         text: the JSON text of ``arguments``.
+        is_complete: False if the text ended in the call, and the arguments are those so
+            far.
     """
 
     name: str
     arguments: dict[str, Any]
     tool: Tool
     text: str
+    is_complete: bool = True
 
     @property
     def value(self) -> Any:
