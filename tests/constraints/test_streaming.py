@@ -132,7 +132,7 @@ def test_partial_arguments_grow(tool_format):
             assert begins_like(call.arguments, ARGUMENTS), (text[:cut], call.arguments)
             sizes.add(len(json.dumps(call.arguments)))
             assert call.is_complete or cut < len(text)
-    assert len(sizes) > 15
+    assert len(sizes) >= 15
     assert params.parse_tool_calls(text, partial=True)[0].is_complete
 
 

@@ -84,6 +84,8 @@ class ToolFormat:
             text = json.dumps(arguments, ensure_ascii=False)
         else:
             text = write_arguments(style, dict(arguments))
+            is_on_lines = self.begin(name).endswith("\n") and not self.end.startswith("\n")
+            text += "\n" * (is_on_lines and bool(text))
         call_id = "0" if re.fullmatch(self.call_id, "0") else "call00000"
         return f"{self.begin(name).replace(ID, call_id)}{text}{self.end}"
 
@@ -151,21 +153,28 @@ def _filled(begin: str, name: str) -> str:
     return begin.replace(NAME, _quoted(name)[1:-1] if "{" in before else name)
 
 
-def _dsml(section: str) -> ToolFormat:
+def _dsml(section: str, style: str = "deepseek_xml", space: str = "") -> ToolFormat:
     return ToolFormat(
-        lambda name: f'<｜DSML｜invoke name="{name}">\n',
-        "</｜DSML｜invoke>\n",
-        f"<｜DSML｜{section}>",
-        "deepseek_xml",
-        (f"<｜DSML｜{section}>\n", f"</｜DSML｜{section}>"),
-        excluded=("<｜DSML｜invoke",),
+        lambda name: f'<｜DSML｜{space}invoke name="{name}">\n',
+        f"</｜DSML｜{space}invoke>\n",
+        f"<｜DSML｜{space}{section}>",
+        style,
+        (f"<｜DSML｜{space}{section}>\n", f"</｜DSML｜{space}{section}>"),
+        excluded=(f"<｜DSML｜{space}invoke",),
+    )
+
+
+def _json_in_tags(space: str) -> ToolFormat:
+    return ToolFormat(
+        lambda name: f'<tool_call>{space}{{"name": {_quoted(name)}, "arguments": ',
+        f"}}{space}</tool_call>",
+        "<tool_call>",
     )
 
 
 TOOL_FORMATS = {
-    "hermes": ToolFormat(
-        lambda name: f'<tool_call>\n{{"name": {_quoted(name)}, "arguments": ', "}\n</tool_call>", "<tool_call>"
-    ),
+    "hermes": _json_in_tags("\n"),
+    "exaone": _json_in_tags(""),
     "llama": ToolFormat(lambda name: f'{{"name": {_quoted(name)}, "parameters": ', "}", '{"name":'),
     "qwen_3_coder": ToolFormat(
         lambda name: f"<tool_call>\n<function={name}>\n",
@@ -173,6 +182,13 @@ TOOL_FORMATS = {
         "<tool_call>",
         "qwen_xml",
         separator="\n",
+        excluded=("<function=",),
+    ),
+    "mimo": ToolFormat(
+        lambda name: f"<tool_call><function={name}>",
+        "</function></tool_call>",
+        "<tool_call>",
+        "mimo_xml",
         excluded=("<function=",),
     ),
     "glm_4_7": ToolFormat(
@@ -186,6 +202,14 @@ TOOL_FORMATS = {
         ("<minimax:tool_call>\n", "</minimax:tool_call>"),
         excluded=("<invoke name=",),
     ),
+    "minimax_m3": ToolFormat(
+        lambda name: f']<]minimax[>[<invoke name="{name}">',
+        "]<]minimax[>[</invoke>\n",
+        "]<]minimax[>[<tool_call>",
+        "minimax_m3_xml",
+        ("]<]minimax[>[<tool_call>\n", "]<]minimax[>[</tool_call>"),
+        excluded=("]<]minimax[>[<invoke",),
+    ),
     "deepseek_v3_1": ToolFormat(
         lambda name: f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>",
         "<｜tool▁call▁end｜>",
@@ -193,13 +217,54 @@ TOOL_FORMATS = {
         section=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
         excluded=("<｜tool▁call▁begin｜>",),
     ),
+    "deepseek_r1": ToolFormat(
+        lambda name: f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n",
+        "\n```<｜tool▁call▁end｜>",
+        "<｜tool▁calls▁begin｜>",
+        section=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+        separator="\n",
+        excluded=("<｜tool▁call▁begin｜>",),
+    ),
     "deepseek_v3_2": _dsml("function_calls"),
     "deepseek_v4": _dsml("tool_calls"),
+    "deepseek_v4_1": _dsml("calls", "deepseek_v4_1_xml", " "),
     "kimi": ToolFormat(
         lambda name: f"<|tool_call_begin|>functions.{name}:{ID}<|tool_call_argument_begin|>",
         "<|tool_call_end|>",
         "<|tool_calls_section_begin|>",
         section=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
         excluded=("<|tool_call_begin|>",),
+    ),
+    "kimi_k3": ToolFormat(
+        lambda name: f'<|open|>call tool="{name}" index="{ID}"<|sep|>',
+        "<|close|>call<|sep|>",
+        "<|close|>response<|sep|><|open|>tools<|sep|>",
+        "kimi_k3_xml",
+        ("<|close|>response<|sep|><|open|>tools<|sep|>", "<|close|>tools<|sep|><|close|>message<|sep|>"),
+        excluded=("<|open|>",),
+        reasoning=("<|open|>think<|sep|>", "<|close|>think<|sep|><|open|>response<|sep|>"),
+    ),
+    "cohere": ToolFormat(
+        lambda name: f'<cofl:tool_call id="{ID}" name="{name}">',
+        "</cofl:tool_call>",
+        "<cofl:tool_calls>",
+        "cohere_xml",
+        ("<cofl:tool_calls>", "</cofl:tool_calls>"),
+        excluded=("<cofl:tool_call ",),
+    ),
+    "mistral": ToolFormat(lambda name: f"[TOOL_CALLS]{name}[ARGS]", "", "[TOOL_CALLS]"),
+    "mistral_list": ToolFormat(
+        lambda name: f'{{"name": {_quoted(name)}, "arguments": ',
+        "}",
+        "[TOOL_CALLS]",
+        section=("[TOOL_CALLS][", "]"),
+        separator=", ",
+    ),
+    "harmony": ToolFormat(
+        lambda name: f"<|channel|>commentary to=functions.{name}<|constrain|>json<|message|>",
+        "<|call|>",
+        "<|channel|>commentary to=functions.",
+        is_single=True,
+        reasoning=("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
     ),
 }
