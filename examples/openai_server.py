@@ -29,7 +29,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import uvicorn
@@ -117,12 +117,10 @@ class ChatCompletion(Asked):
         other = super().params(tool_format)
         if not self.tools or self.tool_choice == "none":
             return other
-        if other is not None:
-            raise GrammarError("tools and another constraint cannot be combined")
-        choice = self.tool_choice if isinstance(self.tool_choice, str) else self.tool_choice["function"]["name"]
-        return StructuredOutputsParams(
+        return replace(
+            StructuredOutputsParams() if other is None else other,
             tools=self.tools,
-            tool_choice=choice,
+            tool_choice=self.tool_choice,
             tool_format=tool_format,
             parallel_tool_calls=self.parallel_tool_calls,
         )

@@ -20,7 +20,7 @@ from structout.constraints.partial_json import parse_partial_json
 from structout.constraints.schema_walks import Nodes, subschemas
 from structout.constraints.schemas_in_tags import TagSchema, tag_schemas, with_types_described
 from structout.constraints.tools.call_formats import TOOL_FORMATS, ToolFormat
-from structout.constraints.tools.definitions import Tool, ToolCall, read_tools
+from structout.constraints.tools.definitions import ToolCall, read_tools
 from structout.constraints.tools.streaming import ToolCallStream, read_calls
 from structout.errors import GrammarError, GrammarLimitError
 
@@ -40,6 +40,7 @@ class StructuredOutputOptions(enum.Enum):
     STRUCTURAL_TAG = "structural_tag"
 
 
+_NO_JSON: Any = {"json": None, "json_object": False}
 _CONSTRAINTS = (*(kind.value for kind in StructuredOutputOptions), "tools")  # the params of which one is given
 
 _KINDS_OF_JSON = (
@@ -111,7 +112,8 @@ class Constraint:
 class StructuredOutputsParams:
     """The constraint of one request, and how it is compiled.
 
-    Exactly one of the first six arguments or ``tools`` must be given.
+    Exactly one of the first six arguments or ``tools`` must be given; ``json`` and
+    ``json_object`` may be given beside ``tools``.
 
     Args:
         json: a JSON Schema as a dict, a bool or JSON text; or a type: a Pydantic model
@@ -154,8 +156,10 @@ class StructuredOutputsParams:
             functions with annotated parameters, and OpenAI's tool objects. See
             docs/tool_calls.md.
         tool_choice: "auto", where text may stand before, between and after calls;
-            "required", one call or more and no other text; or the name of the one tool
-            that is called.
+            "required", one call or more and no other text; "none", no call; the name of
+            the one tool that is called; or OpenAI's objects, such as
+            ``{"type": "allowed_tools", ...}``. With ``json`` or ``json_object`` beside
+            the tools, "auto" is calls alone or JSON alone, "none" JSON.
         tool_format: how the model writes calls: a name of
             ``structout.constraints.tools.call_formats.TOOL_FORMATS``, or a
             ``ToolFormat`` of that module, such as ``ToolFormat.from_tokenizer``
@@ -179,7 +183,7 @@ class StructuredOutputsParams:
     additional_properties: str | None = None
     fit: Literal["on", "exact", "off"] = "on"
     tools: Sequence[Any] | None = None
-    tool_choice: str = "auto"
+    tool_choice: str | Mapping[str, Any] = "auto"
     tool_format: str | ToolFormat | None = None
     parallel_tool_calls: bool = True
 
@@ -200,10 +204,10 @@ class StructuredOutputsParams:
         if not isinstance(self.backend, str) or not self.backend.isidentifier():
             raise GrammarError(f"backend must be the name of a backend, such as native, got {self.backend!r}")
         given = [name for name in _CONSTRAINTS if self._is_given(name)]
-        if len(given) != 1:
+        if len(given) != 1 and (len(given) != 2 or given[1] != "tools" or given[0] not in _NO_JSON):
             raise GrammarError(f"expected exactly one constraint, got {', '.join(given) or 'none'}")
         if self.tools is not None:
-            return replace(self, tools=None, structural_tag=self._structural_tag()).constraint(config)
+            return replace(self, **_NO_JSON, tools=None, structural_tag=self._structural_tag()).constraint(config)
         kind = StructuredOutputOptions(given[0])
         for name, choices in CHOICES.items():
             chosen = getattr(self, name)
@@ -263,11 +267,11 @@ class StructuredOutputsParams:
         Raises:
             ValueError: the text is not of this constraint.
         """
-        if self.tools is not None:
+        if self.tools is not None and not (self._has_json and not text.startswith(self.call_format.trigger)):
             return self.parse_tool_calls(text, partial=partial)
-        if partial and (self.json_object or self.json is not None):
+        if partial and self._has_json:
             return parse_partial_json(text)
-        if self.json_object or self.json is not None:
+        if self._has_json:
             return read_json(self.json, text) if is_output_type(self.json) else json.loads(text)
         return self.choice(text) if isinstance(self.choice, type) else text
 
@@ -283,7 +287,7 @@ class StructuredOutputsParams:
             ValueError: the text has a call that is not complete.
             GrammarError: the params have no tools, or they are malformed.
         """
-        return read_calls(self.call_format, self._tools_with_calls(), text, partial=partial)
+        return read_calls(self.tool_call_stream(), text, partial=partial)
 
     def tool_call_stream(self, *, begins_in_reasoning: bool = False) -> ToolCallStream:
         """A reader of a text of these ``tools`` that comes in pieces.
@@ -294,17 +298,29 @@ class StructuredOutputsParams:
         Raises:
             GrammarError: the params have no tools, or they are malformed.
         """
-        return ToolCallStream(self.call_format, self._tools_with_calls(), begins_in_reasoning=begins_in_reasoning)
-
-    def _tools_with_calls(self) -> list[Tool]:
         if self.tools is None:
             raise GrammarError("there are no tools whose calls could be read")
-        return read_tools(self.tools)
+        return ToolCallStream(
+            self.call_format,
+            read_tools(self.tools),
+            begins_in_reasoning=begins_in_reasoning,
+            is_calls_or_text=self._has_json,
+        )
 
     def _structural_tag(self) -> dict[str, Any]:
         """The structural tag that the tools are compiled as."""
         tools = read_tools(self.tools)
-        return self.call_format.structural_tag(tools, self.tool_choice, is_parallel=self.parallel_tool_calls)
+        form, instead = self.call_format, None
+        if self._has_json:
+            if form.trigger.lstrip().startswith(("{", "[{")):
+                raise GrammarError(f"calls that begin with {form.trigger} cannot be told from JSON")
+            schema = {"type": "object"} if self.json_object else exact_json.loads(_text_of_schema(self.json))
+            instead = {"type": "json_schema", "json_schema": schema}
+        return form.structural_tag(tools, self.tool_choice, is_parallel=self.parallel_tool_calls, instead=instead)
+
+    @property
+    def _has_json(self) -> bool:
+        return self.json_object or self.json is not None
 
     @property
     def call_format(self) -> ToolFormat:

@@ -238,7 +238,7 @@ class TestChat(ChatTests):
     [
         ({"response_format": {"type": "xml"}}, "response_format is not supported"),
         ({"tools": TOOLS, "tool_choice": "sell"}, "or the name of a tool, got 'sell'"),
-        ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "tools and another constraint"),
+        ({"tools": TOOLS, "extra_body": {"structured_outputs": {"regex": "a"}}}, "expected exactly one constraint"),
         ({"logprobs": True}, "logprobs: Extra inputs are not permitted"),
         ({"n": 2}, "n: Input should be 1"),
     ],

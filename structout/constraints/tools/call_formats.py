@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from structout.constraints.tools.definitions import Tool
+from structout.constraints.tools.custom_tools import input_format
+from structout.constraints.tools.definitions import Tool, read_choice
 from structout.constraints.tools.derivation import ID, NUMBER, NoCallsError, derive_format
 from structout.constraints.tools.reading import write_arguments
 from structout.constraints.tools.response_templates import NAME
 from structout.constraints.tools.styles import ArgumentStyle, style_of
-from structout.errors import GrammarError
-
-_AUTO, _REQUIRED = "auto", "required"
 
 
 @dataclass(frozen=True)
@@ -89,32 +87,39 @@ class ToolFormat:
         call_id = "0" if re.fullmatch(self.call_id, "0") else "call00000"
         return f"{self.begin(name).replace(ID, call_id)}{text}{self.end}"
 
-    def structural_tag(self, tools: Sequence[Tool], choice: str, *, is_parallel: bool = True) -> dict[str, Any]:
+    def structural_tag(
+        self, tools: Sequence[Tool], choice: Any, *, is_parallel: bool = True, instead: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """The structural tag of answers with calls.
 
         Args:
             tools: those that may be called.
             choice: "auto", where text may stand between calls; "required", one call or
-                more and nothing else; or the name of the tool that is called.
+                more and nothing else; "none", text alone; the name of the tool that is
+                called; or one of OpenAI's objects, see ``read_choice``.
             is_parallel: whether there may be more than one call.
+            instead: a format of the texts that may be written in place of calls. No
+                other text may then stand beside calls.
 
         Raises:
-            GrammarError: no tool has the name ``choice``.
+            GrammarError: a tool in ``choice`` does not exist.
         """
-        if choice not in (_AUTO, _REQUIRED):
-            tools = [tool for tool in tools if tool.name == choice]
-            if not tools:
-                raise GrammarError(f'tool_choice must be "auto", "required" or the name of a tool, got {choice!r}')
-        is_single = self.is_single or not is_parallel or choice not in (_AUTO, _REQUIRED)
+        mode, tools = read_choice(choice, tools)
+        if mode == "none":
+            text = instead or {"type": "any_text", "excludes": [self.trigger, *self.excluded]}
+            return {"type": "structural_tag", "format": text}
+        is_single = self.is_single or not is_parallel or mode == "named"
         tags = [self._tag(tool) for tool in tools]
         if self.section is not None:
             begin, end = self.section
             tags = [{"type": "tag", "begin": begin, "content": self._calls(tags, is_single), "end": end}]
-        if choice == _AUTO:
+        if mode == "auto" and instead is None:
             triggered = {"type": "triggered_tags", "triggers": [self.trigger], "tags": tags}
             part = triggered | {"excludes": list(self.excluded), "stop_after_first": is_single}
         else:
             part = tags[0] if self.section is not None else self._calls(tags, is_single)
+            if mode == "auto":
+                part = {"type": "or", "elements": [part, instead]}
         return {"type": "structural_tag", "format": part}
 
     @property
@@ -127,7 +132,12 @@ class ToolFormat:
         return f"(?:{self.call_id})".join(map(re.escape, self.begin(name).split(ID)))
 
     def _tag(self, tool: Tool) -> dict[str, Any]:
-        content: Mapping[str, Any] = {"type": "json_schema", "json_schema": tool.parameters, "style": self.style}
+        content: dict[str, Any] = {"type": "json_schema", "json_schema": tool.parameters, "style": self.style}
+        if tool.lark_grammar is not None:
+            excluded = () if self.argument_style is None else (self.end.strip(),)
+            content = input_format(tool.lark_grammar, self.argument_style, excluded)
+            if excluded:  # as other arguments, it may have a line break behind it
+                content["elements"].append({"type": "optional", "content": _constant("\n")})
         begin, has_id, after = self.begin(tool.name).partition(ID)
         if has_id:
             call_id = {"type": "regex", "pattern": self.call_id}

@@ -46,6 +46,7 @@ class ToolCallStream:
         form: how calls are written.
         tools: those that may be called.
         begins_in_reasoning: whether the prompt has opened a reasoning.
+        is_calls_or_text: whether a text that does not begin with a call has none.
 
     For example::
 
@@ -56,7 +57,14 @@ class ToolCallStream:
         events = stream.finish()
     """
 
-    def __init__(self, form: ToolFormat, tools: Sequence[Tool], *, begins_in_reasoning: bool = False):
+    def __init__(
+        self,
+        form: ToolFormat,
+        tools: Sequence[Tool],
+        *,
+        begins_in_reasoning: bool = False,
+        is_calls_or_text: bool = False,
+    ):
         self._form = form
         self._tools = sorted(tools, key=lambda tool: len(tool.name), reverse=True)
         begin = "|".join(f"({form.begin_pattern(tool.name)})" for tool in self._tools)
@@ -71,6 +79,7 @@ class ToolCallStream:
         self._at = 0  # what stands before is read
         self._start = 0  # of the arguments
         self._state = self._in_reasoning if begins_in_reasoning else self._at_start
+        self._after_reasoning = self._at_content if is_calls_or_text else self._in_content
         self._events: list[StreamEvent] = []
         self._num_calls = 0
         self._tool = self._tools[0]
@@ -126,7 +135,7 @@ class ToolCallStream:
         rest = self._text.lstrip()
         if len(rest) < len(begin) and begin.startswith(rest):
             return False
-        self._state = self._in_content
+        self._state = self._after_reasoning
         if begin and rest.startswith(begin):
             self._at = len(self._text) - len(rest) + len(begin)
             self._state = self._in_reasoning
@@ -137,8 +146,20 @@ class ToolCallStream:
         if not self._read_until("reasoning", end):
             return False
         self._at += len(end)
-        self._state = self._in_content
+        self._state = self._after_reasoning
         return True
+
+    def _at_content(self) -> bool:
+        rest, trigger = self._text[self._at :], self._form.trigger
+        if len(rest) < len(trigger) and trigger.startswith(rest):
+            return False
+        self._state = self._in_content if rest.startswith(trigger) else self._in_text
+        return True
+
+    def _in_text(self) -> bool:
+        self._emit("content", self._text[self._at :])
+        self._at = len(self._text)
+        return False
 
     def _in_content(self) -> bool:
         if not self._read_until("content", self._form.trigger):
@@ -264,18 +285,16 @@ class ToolCallStream:
         self._events.append(StreamEvent("complete", "", self._num_calls - 1, call))
 
 
-def read_calls(form: ToolFormat, tools: Sequence[Tool], text: str, *, partial: bool = False) -> list[ToolCall]:
+def read_calls(stream: ToolCallStream, text: str, *, partial: bool = False) -> list[ToolCall]:
     """Read the calls of an answer.
 
     Args:
-        form: how they are written.
-        tools: those that may be called.
+        stream: a new reader.
         text: the answer.
         partial: whether the last call may be incomplete. It has the arguments so far.
 
     Raises:
         ValueError: a call is not complete, or its arguments cannot be read.
     """
-    stream = ToolCallStream(form, tools)
     events = stream.feed(text) + stream.finish(partial=partial)
     return [event.call for event in events if event.call is not None]

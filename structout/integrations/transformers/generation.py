@@ -323,8 +323,8 @@ def _finish_reason(params: StructuredOutputsParams | None, written: str, text: T
     is_whole = params is not None and params.fit != "off" and text.is_complete
     if text.is_cut and not is_whole:
         return "length"
-    has_tools = params is not None and params.tools is not None
-    return "tool_calls" if has_tools and _parsed(params, written) else "stop"
+    has_calls = params is not None and params.tools is not None and bool(params.parse_tool_calls(written))
+    return "tool_calls" if has_calls else "stop"
 
 
 def _union(parts: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
