@@ -20,8 +20,8 @@ from structout.constraints.partial_json import parse_partial_json
 from structout.constraints.schema_walks import Nodes, subschemas
 from structout.constraints.schemas_in_tags import TagSchema, tag_schemas, with_types_described
 from structout.constraints.tools.call_formats import TOOL_FORMATS, ToolFormat
+from structout.constraints.tools.call_stream import ToolCallStream, read_calls
 from structout.constraints.tools.definitions import ToolCall, read_tools
-from structout.constraints.tools.streaming import ToolCallStream, read_calls
 from structout.errors import GrammarError, GrammarLimitError
 
 _ABSOLUTE_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")

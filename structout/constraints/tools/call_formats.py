@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from structout.constraints.tools.custom_tools import input_format
+from structout.constraints.tools.custom_inputs import input_format
 from structout.constraints.tools.definitions import Tool, read_choice
 from structout.constraints.tools.derivation import ID, NUMBER, NoCallsError, derive_format
 from structout.constraints.tools.reading import write_arguments

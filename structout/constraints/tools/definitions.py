@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from structout.constraints.output_types import is_output_type, name_of, read_json, schema_of
-from structout.constraints.tools.custom_tools import INPUT, grammar_of, lark_of
+from structout.constraints.tools.custom_inputs import INPUT, grammar_of, lark_of
 from structout.constraints.tools.schema_kinds import kinds_of, resolved
 from structout.errors import GrammarError
 

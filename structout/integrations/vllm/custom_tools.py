@@ -13,7 +13,7 @@ from typing import Any
 from vllm.exceptions import VLLMValidationError
 
 from structout.constraints.params import StructuredOutputsParams
-from structout.constraints.tools.custom_tools import INPUT, grammar_of, input_format
+from structout.constraints.tools.custom_inputs import INPUT, grammar_of, input_format
 from structout.constraints.tools.styles import STYLES
 from structout.errors import GrammarError
 from structout.grammar.native.rust_regex import ecma_from_rust
