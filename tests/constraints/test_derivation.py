@@ -154,6 +154,25 @@ SHAPES = {
             "excluded": [],
         },
     ),
+    "literals of Python": (
+        template(
+            "<calls>["
+            + each(
+                '{{ f.name }}({% for k, v in f.arguments.items() %}{{ k }}={{ "\'" ~ v ~ "\'" if v is string else v }}'
+                "{% if not loop.last %}, {% endif %}{% endfor %})",
+                ", ",
+            )
+            + "]</calls>"
+        ),
+        {
+            "begin": "{name}(",
+            "end": ")",
+            "trigger": "<calls>",
+            "style": "python",
+            "section": ["<calls>[", "]</calls>"],
+            "separator": ", ",
+        },
+    ),
     "one call alone": (
         template("{% if m.tool_calls | length > 1 %}{{ raise_exception('one call') }}{% endif %}" + each(NAMED)),
         {"begin": '{"name": "{name}", "arguments": ', "end": "}", "trigger": '{"name":', "is_single": True},
@@ -283,6 +302,6 @@ def test_most_real_templates_are_derived():
     table = json.loads((ROOT / "tests" / "corpus" / "tool_formats.json").read_text())
     writing = [facts for facts in table.values() if "writes no tool calls" not in facts.get("missing", "")]
     num_derived = sum("missing" not in facts for facts in writing)
-    assert num_derived >= 0.75 * len(writing) >= 0.75 * 30
+    assert num_derived >= 0.9 * len(writing) >= 0.9 * 30
     page = (ROOT / "docs" / "tool_calls.md").read_text()
     assert f"{num_derived} of {len(writing)} that write calls" in page

@@ -1,11 +1,14 @@
 """Named formats of calls against xgrammar's tags of the same models, and against what
 real chat templates write."""
 
+import ast
 import json
 import random
 
+import jsonschema
 import pytest
 import xgrammar
+from transformers.utils.chat_parsing.content_parsers import parse_content
 from xgrammar.builtin_structural_tag import get_model_structural_tag
 
 from structout import StructuredOutputsParams
@@ -30,6 +33,8 @@ PRECEDING = {"minimax": "\n</think>\n\n\n\n"}
 SECTIONS_ON_LINES = ("deepseek_v3_2", "deepseek_v4", "deepseek_v4_1")
 # What a real template writes, in tests/corpus/tool_formats.json.
 TEMPLATES = {
+    "gemma_4": "llama.cpp/google-gemma-4-31B-it",
+    "lfm2": "llama.cpp/LFM2.5-8B-A1B",
     "mistral": "llama.cpp/mistralai-Ministral-3-14B-Reasoning-2512",
     "mistral_list": "llama.cpp/mistralai-Mistral-Nemo-Instruct-2407",
 }
@@ -43,6 +48,19 @@ PARAMETERS = {
     "stop": {"type": "object", "properties": {}, "additionalProperties": False},
 }
 TOOLS = as_openai_tools(PARAMETERS)
+
+
+LITERALS = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "flag": {"type": ["boolean", "null"]},
+        "counts": {"type": "array", "items": {"type": "number"}, "maxItems": 3},
+        "inner": {"type": "object", "properties": {"key": {"type": "string"}}, "additionalProperties": False},
+    },
+    "required": ["flag"],
+    "additionalProperties": False,
+}
 
 
 def judged_by_xgrammar(model, choice):
@@ -94,6 +112,46 @@ def test_drawn_calls_are_accepted_by_xgrammar(tool_format):
     texts = [text.decode() for text in drawn if text is not None]
     assert texts
     assert [text for text in texts if not accepts(text)] == []
+
+
+def read_by_python(written):
+    """The arguments of a call, by Python's own parser."""
+    (call,) = (
+        ast.parse(written.removeprefix("<|tool_call_start|>").removesuffix("<|tool_call_end|>")).body[0].value.elts
+    )
+    values = {keyword.arg: keyword.value for keyword in call.keywords}
+    inner = values.pop("inner", None)  # JSON in both
+    found = {key: ast.literal_eval(value) for key, value in values.items()}
+    return found if inner is None else {**found, "inner": ast.literal_eval(inner)}
+
+
+def read_by_transformers(written):
+    """The arguments of a call, by the dialect of JSON that Gemma's response template
+    names."""
+    dialect = {"unquoted_keys": True, "string_delims": [['<|"|>', '<|"|>']]}
+    arguments = written.removeprefix("<|tool_call>call:find").removesuffix("<tool_call|>")
+    return parse_content(arguments, "json", dialect)
+
+
+@pytest.mark.parametrize(("tool_format", "read"), [("lfm2", read_by_python), ("gemma_4", read_by_transformers)])
+def test_drawn_literals_are_read_as_their_own_readers_read_them(tool_format, read):
+    tools = as_openai_tools({"find": LITERALS})
+    params = StructuredOutputsParams(
+        tools=tools, tool_choice="required", tool_format=tool_format, parallel_tool_calls=False
+    )
+    form = params.call_format
+    grammar = NativeBackend(VOCABULARY).compile(params.constraint()).grammar
+    hints = [form.end.encode(), *map(str.encode, form.section or ()), *map(str.encode, form.argument_style.quotes)]
+    walker, rng, num_drawn = MaskWalker(VOCABULARY), random.Random(tool_format), 0
+    for style in ("uniform", "rare") * 15:
+        drawn = walker.draw(grammar, style, rng, 25, hints)
+        if drawn is None or b"\x00" in drawn:  # which Python's parser refuses
+            continue
+        (call,) = params.parse_tool_calls(drawn.decode())
+        assert call.arguments == read(drawn.decode())
+        jsonschema.validate(call.arguments, LITERALS)
+        num_drawn += 1
+    assert num_drawn > 5
 
 
 @pytest.mark.parametrize("tool_format", TEMPLATES)

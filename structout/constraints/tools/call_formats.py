@@ -134,7 +134,8 @@ class ToolFormat:
     def _tag(self, tool: Tool) -> dict[str, Any]:
         content: dict[str, Any] = {"type": "json_schema", "json_schema": tool.parameters, "style": self.style}
         if tool.lark_grammar is not None:
-            excluded = () if self.argument_style is None else (self.end.strip(),)
+            style = self.argument_style
+            excluded = () if style is None or style.separator else (self.end.strip(),)
             content = input_format(tool.lark_grammar, self.argument_style, excluded)
             if excluded:  # as other arguments, it may have a line break behind it
                 content["elements"].append({"type": "optional", "content": _constant("\n")})
@@ -262,6 +263,15 @@ TOOL_FORMATS = {
         ("<cofl:tool_calls>", "</cofl:tool_calls>"),
         excluded=("<cofl:tool_call ",),
     ),
+    "lfm2": ToolFormat(
+        lambda name: f"{name}(",
+        ")",
+        "<|tool_call_start|>",
+        "python",
+        ("<|tool_call_start|>[", "]<|tool_call_end|>"),
+        separator=", ",
+    ),
+    "gemma_4": ToolFormat(lambda name: f"<|tool_call>call:{name}{{", "}<tool_call|>", "<|tool_call>", "gemma"),
     "mistral": ToolFormat(lambda name: f"[TOOL_CALLS]{name}[ARGS]", "", "[TOOL_CALLS]"),
     "mistral_list": ToolFormat(
         lambda name: f'{{"name": {_quoted(name)}, "arguments": ',

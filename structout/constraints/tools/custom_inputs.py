@@ -61,14 +61,14 @@ def input_format(lark_grammar: str, style: ArgumentStyle | None, excluded: Seque
     if style is None:
         begin, end = json.dumps({INPUT: "|"}).split("|")
     else:
-        line_break = "\n" if style.is_wrapped else ""
-        begin, end = style.opening(INPUT, STRING) + line_break, line_break + style.closing(INPUT)
+        before, after = style.quotes or (("\n", "\n") if style.is_wrapped else ("", ""))
+        begin, end = style.opening(INPUT, STRING) + before, after + style.closing(INPUT)
         excluded = [*excluded, *style.markers]
     text = {
         "type": "grammar",
         "grammar": lark_grammar,
         "excludes": list(excluded),
-        "in_json_string": style is None,
+        "in_json_string": style is None or style.is_escaped,
     }
     constants = [{"type": "const_string", "value": value} for value in (begin, end)]
     return {"type": "sequence", "elements": [constants[0], text, constants[1]]}

@@ -231,8 +231,9 @@ class _Template:
             calls = []
             for name, at, arguments in zip(_NAMES, names, self._arguments, strict=False):
                 written = re.escape(write_arguments(style, arguments, _ANY)).replace(_ANY, "\n?")
-                # Jinja writes Python's literals.
-                found = re.compile(written.replace("true", "[Tt]rue")).search(text, at)
+                # Jinja may write Python's literals.
+                pattern = written.replace("true", "[Tt]rue").replace('"', "[\"']")
+                found = re.compile(pattern).search(text, at)
                 if found is not None:
                     calls.append(_Call(name, found.start(), found.end()))
             if len(calls) == self._num_calls:
@@ -308,17 +309,18 @@ def _squeezed(text: str) -> str:
 
 
 def _arguments(number: int) -> dict[str, Any]:
-    """Arguments of each JSON type. Two texts come first, and one last."""
+    """Arguments of each JSON type, in the order of the alphabet, which some templates
+    keep. Two texts come first, and one last."""
     texts = {"alpha": f"aone{number}", "beta": f"btwo{number}"}
-    others = {"gamma": 37, "delta": True, "epsilon": ["e"], "zeta": {"inner": 5}}
+    others = {"delta": 37, "epsilon": True, "eta": ["e"], "kappa": {"inner": 5}}
     return texts | others | {"omega": f"olast{number}"}
 
 
 def _tool(name: str) -> dict[str, Any]:
-    types = {"alpha": "string", "beta": "string", "gamma": "integer", "delta": "boolean", "omega": "string"}
+    types = {"alpha": "string", "beta": "string", "delta": "integer", "epsilon": "boolean", "omega": "string"}
     properties: dict[str, Any] = {key: {"type": kind, "description": "A value."} for key, kind in types.items()}
-    properties["epsilon"] = {"type": "array", "items": {"type": "string"}, "description": "A list."}
-    properties["zeta"] = {"type": "object", "additionalProperties": {"type": "integer"}, "description": "An object."}
+    properties["eta"] = {"type": "array", "items": {"type": "string"}, "description": "A list."}
+    properties["kappa"] = {"type": "object", "additionalProperties": {"type": "integer"}, "description": "An object."}
     parameters = {"type": "object", "properties": properties, "required": ["alpha"]}
     return {"type": "function", "function": {"name": name, "description": "A tool.", "parameters": parameters}}
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from structout.constraints.partial_json import parse_partial_json
+from structout.constraints.tools.literals import read_literal_entry, read_open_literal, write_literals
 from structout.constraints.tools.schema_kinds import (
     Node,
     below,
@@ -40,15 +41,22 @@ def read_arguments(style: ArgumentStyle, text: str, start: int, schema: Any) -> 
     Raises:
         ValueError: a value is not closed, or is not JSON where it must be.
     """
-    return _Reader(style, text, schema).read_object(start, *resolved(schema, ""))
+    if not style.separator:
+        return _Reader(style, text, schema).read_object(start, *resolved(schema, ""))
+    values: dict[str, Any] = {}
+    while (entry := read_literal_entry(style, text, start)) is not None:
+        key, (values[key], start) = entry
+    return Read(values, start)
 
 
-def read_entry(style: ArgumentStyle, text: str, start: int, schema: Any) -> tuple[str, Read] | None:
+def read_entry(style: ArgumentStyle, text: str, start: int, schema: Any) -> tuple[str, tuple[Any, int]] | None:
     """Read one argument: its key and its value. None if none begins here.
 
     Raises:
         ValueError: as for ``read_arguments``.
     """
+    if style.separator:
+        return read_literal_entry(style, text, start)
     reader = _Reader(style, text, schema)
     at, entry = reader.next_entry(start)
     if entry is None:
@@ -60,6 +68,8 @@ def read_entry(style: ArgumentStyle, text: str, start: int, schema: Any) -> tupl
 def read_open_entry(style: ArgumentStyle, text: str, start: int, schema: Any) -> dict[str, Any]:
     """The argument that begins here and has no end yet, as a dict. It is empty if the
     argument has no value yet."""
+    if style.separator:
+        return read_open_literal(style, text, start)
     at, entry = _Reader(style, text, schema).next_entry(start)
     if entry is None:
         return {}
@@ -89,6 +99,8 @@ def write_arguments(style: ArgumentStyle, arguments: Any, line_break: str = "\n"
         arguments: a dict or a list.
         line_break: what stands where a line break may be missing.
     """
+    if style.separator:
+        return write_literals(style, arguments)
     texts = []
     for key, value in arguments.items() if isinstance(arguments, dict) else [(None, item) for item in arguments]:
         kind = kind_of(value)
@@ -96,7 +108,7 @@ def write_arguments(style: ArgumentStyle, arguments: Any, line_break: str = "\n"
             text = write_arguments(style, value, "")
         else:
             text = value if kind == STRING else json.dumps(value, ensure_ascii=False)
-        around = line_break if style.is_wrapped else ""
+        around = "\n" if style.is_wrapped else ""
         texts.append(f"{style.opening(key, kind)}{around}{text}{around}{style.closing(key)}")
     return line_break.join(texts)
 

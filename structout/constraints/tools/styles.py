@@ -3,7 +3,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 STRING = "string"
@@ -39,6 +39,11 @@ class ArgumentStyle:
         kinds: JSON types that ``opening`` tells from each other.
         is_recursive: whether objects and arrays are written in the same notation.
         key_pattern: the keys that can be written.
+        separator: what stands between two values. If there is one, the values are
+            literals: JSON but for what follows, and no line breaks stand between them.
+        quotes: what stands around strings, for literals.
+        is_escaped: whether strings between quotes are written with JSON's escapes.
+        constants: how true, false and null are written, if not as in JSON.
     """
 
     opening: Callable[[str | None, str], str]
@@ -50,6 +55,10 @@ class ArgumentStyle:
     kinds: tuple[tuple[str, ...], ...] = (JSON_KINDS,)
     is_recursive: bool = False
     key_pattern: str = r'[^<>"\s]+'
+    separator: str = ""
+    quotes: tuple[str, str] | None = None
+    is_escaped: bool = False
+    constants: Mapping[str, str] = field(default_factory=dict)
 
     def kind_of(self, entry: re.Match[str]) -> str:
         """The kind that a match of ``entry`` tells. Empty if it tells none."""
@@ -152,6 +161,31 @@ STYLES = {
         tells_strings=True,
         kinds=(_SCALARS, ("object",), ("array",)),
         is_recursive=True,
+    ),
+    "python": ArgumentStyle(
+        lambda key, _: f"{key}=",
+        lambda _: "",
+        re.compile(r"(?P<key>[^\W\d]\w*)="),
+        ("<|tool_call_start|>", "<|tool_call_end|>"),
+        tells_strings=True,
+        kinds=(("number", *_CONTAINERS), ("boolean",), ("null",)),
+        key_pattern=r"[A-Za-z_][A-Za-z0-9_]*",
+        separator=", ",
+        quotes=('"', '"'),
+        is_escaped=True,
+        constants={"true": "True", "false": "False", "null": "None"},
+    ),
+    "gemma": ArgumentStyle(
+        lambda key, _: "" if key is None else f"{key}:",
+        lambda _: "",
+        re.compile(r"(?P<key>\w+):"),
+        ('<|"|>', "<|tool_call>", "<tool_call|>"),
+        tells_strings=True,
+        kinds=(_SCALARS, ("object",), ("array",)),
+        is_recursive=True,
+        key_pattern=r"[A-Za-z0-9_]+",
+        separator=",",
+        quotes=('<|"|>', '<|"|>'),
     ),
     "kimi_k3_xml": ArgumentStyle(
         lambda key, kind: f'<|open|>argument key="{key}" type="{kind}"<|sep|>',
