@@ -172,7 +172,7 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("--backend", default="auto", metavar="NAME", help="auto (default), native or xgrammar")
     explain.add_argument("--lenient", action="store_true", help="accept what no engine enforces in full")
     explain.add_argument(
-        "--tokenizer", metavar="DIR_OR_HUB_ID", help="a transformers tokenizer. Default: the demo model's"
+        "--tokenizer", "--model", metavar="DIR_OR_HUB_ID", help="a transformers tokenizer. Default: the demo model's"
     )
     _add_form(explain)
     explain.add_argument("--seed", type=_seed, default=0, help="of the texts that are drawn (default: 0)")
@@ -238,7 +238,7 @@ def _add_tools(command: argparse.ArgumentParser, constraint: argparse._MutuallyE
         help="calls of tools: a list of OpenAI's tool objects. SOURCE is a file, - for standard input, or the JSON",
     )
     command.add_argument(
-        "--tool-format", default="hermes", metavar="NAME", help="how calls are written (default: hermes)"
+        "--tool-format", metavar="NAME", help="how calls are written (default: as the model's chat template does)"
     )
     command.add_argument(
         "--tool-choice",

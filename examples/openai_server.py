@@ -29,7 +29,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import uvicorn
@@ -41,7 +41,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, ContinuousBatching
 
 from structout import GrammarError, StructuredOutputManager, StructuredOutputsParams, decide
 from structout.cli.demo_model import load_demo_model
-from structout.constraints.tools.call_formats import TOOL_FORMATS
+from structout.constraints.tools.call_formats import TOOL_FORMATS, ToolFormat
 from structout.integrations.transformers import structured_batching
 from structout.integrations.transformers.prompts import chat_text
 
@@ -70,7 +70,7 @@ class Asked(BaseModel, extra="forbid"):
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
 
-    def params(self, tool_format: str) -> StructuredOutputsParams | None:
+    def params(self, tool_format: ToolFormat) -> StructuredOutputsParams | None:
         """The constraint, None if there is none.
 
         Raises:
@@ -113,16 +113,14 @@ class ChatCompletion(Asked):
         has_tools = params is not None and params.tools is not None
         return chat_text(tokenizer, self.messages, params, describe=has_tools)
 
-    def params(self, tool_format: str) -> StructuredOutputsParams | None:
+    def params(self, tool_format: ToolFormat) -> StructuredOutputsParams | None:
         other = super().params(tool_format)
         if not self.tools or self.tool_choice == "none":
             return other
-        if other is not None:
-            raise GrammarError("tools and another constraint cannot be combined")
-        choice = self.tool_choice if isinstance(self.tool_choice, str) else self.tool_choice["function"]["name"]
-        return StructuredOutputsParams(
+        return replace(
+            StructuredOutputsParams() if other is None else other,
             tools=self.tools,
-            tool_choice=choice,
+            tool_choice=self.tool_choice,
             tool_format=tool_format,
             parallel_tool_calls=self.parallel_tool_calls,
         )
@@ -166,7 +164,7 @@ class Text:
 class Server:
     """The model, its batch and its constraints."""
 
-    def __init__(self, tokenizer: Any, manager: StructuredOutputManager, batching: Any, tool_format: str):
+    def __init__(self, tokenizer: Any, manager: StructuredOutputManager, batching: Any, tool_format: ToolFormat):
         self._tokenizer = tokenizer
         self._manager = manager
         self._batching = batching
@@ -239,36 +237,33 @@ class Answer:
         self._object = "chat.completion" if self._is_chat else "text_completion"
         self._head = {"id": text.request_id, "created": int(time.time()), "model": model}
         has_tools = text.params is not None and text.params.tools is not None
-        self._format = TOOL_FORMATS[text.params.tool_format] if has_tools and text.params is not None else None
+        self._stream = text.params.tool_call_stream() if has_tools and text.params is not None else None
+        self._num_calls = 0
 
     async def whole(self) -> dict[str, Any]:
         async for piece in self._text.pieces:
             last = piece
-        calls = self._calls(last.text)
+        delta = self._delta(last.text, is_last=True)
+        content, calls = delta.get("content", ""), self._whole_calls(delta.get("tool_calls", ()))
         if self._is_chat:
-            message = {"role": "assistant", "content": self._free_text(last.text) or None if calls else last.text}
+            message = {"role": "assistant", "content": content or None if calls else content}
             result = {"message": message | ({"tool_calls": calls} if calls else {})}
         else:
-            result = {"text": last.text}
+            result = {"text": content}
         choice = {"index": 0, **result, "finish_reason": "tool_calls" if calls else last.reason}
         return {**self._head, "object": self._object, "choices": [choice], "usage": self._text.usage(last)}
 
     async def events(self) -> AsyncIterator[str]:
-        """Server-sent events. A call of a tool is sent when it is complete."""
-        sent, num_calls = "", 0
+        """Server-sent events. The arguments of a call come as they are written."""
+        num_sent = 0
         role = {"role": "assistant"} if self._is_chat else {}
         async for piece in self._text.pieces:
-            calls = self._calls(piece.text)
-            free = self._free_text(piece.text, is_finished=piece.reason is not None)
-            delta: dict[str, Any] = role | ({"content": free[len(sent) :]} if free != sent else {})
-            if len(calls) > num_calls:
-                new = [{"index": i} | call for i, call in enumerate(calls)][num_calls:]
-                delta["tool_calls"] = new
-            reason = "tool_calls" if calls and piece.reason else piece.reason
+            delta = role | self._delta(piece.text[num_sent:], is_last=piece.reason is not None)
+            reason = "tool_calls" if self._num_calls and piece.reason else piece.reason
             if delta or reason:
                 result = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
                 yield self._event([{"index": 0, **result, "finish_reason": reason}])
-            sent, num_calls, role = free, len(calls), {}
+            num_sent, role = len(piece.text), {}
         if self._asked.stream_options.include_usage:
             yield self._event([], usage=self._text.usage(piece))
         yield "data: [DONE]\n\n"
@@ -277,34 +272,32 @@ class Answer:
         name = f"{self._object}.chunk" if self._is_chat else self._object
         return f"data: {json.dumps({**self._head, 'object': name, 'choices': choices, **more})}\n\n"
 
-    def _calls(self, text: str) -> list[dict[str, Any]]:
-        """The calls that are complete."""
-        if self._format is None or self._text.params is None:
-            return []
-        whole = text[: text.rfind(self._format.end) + len(self._format.end)] if self._format.end in text else ""
-        try:
-            calls = self._text.params.parse_tool_calls(whole)
-        except ValueError:  # the end of a call is a part of an argument
-            return []
-        return [
-            {
-                "id": f"call-{self._text.request_id}-{i}",
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.text},
-            }
-            for i, call in enumerate(calls)
-        ]
+    def _delta(self, text: str, *, is_last: bool) -> dict[str, Any]:
+        """What a piece of text adds to the answer."""
+        if self._stream is None:
+            return {"content": text} if text else {}
+        events = self._stream.feed(text) + (self._stream.finish(partial=True) if is_last else [])
+        calls = []
+        for event in events:
+            if event.kind == "call":
+                call = {"id": f"call-{self._text.request_id}-{event.index}", "type": "function"}
+                calls.append({"index": event.index, **call, "function": {"name": event.text, "arguments": ""}})
+            elif event.kind == "arguments":
+                calls.append({"index": event.index, "function": {"arguments": event.text}})
+            elif event.call is not None:
+                self._num_calls += event.call.is_complete
+        content = "".join(event.text for event in events if event.kind == "content")
+        return ({"content": content} if content else {}) | ({"tool_calls": calls} if calls else {})
 
-    def _free_text(self, text: str, *, is_finished: bool = True) -> str:
-        """The text in front of the first call, or what may be the beginning of one."""
-        if self._format is None:
-            return text
-        trigger = self._format.trigger
-        free, found, _ = text.partition(trigger)
-        if found or is_finished:
-            return free
-        held = max(length for length in range(len(trigger)) if text.endswith(trigger[:length]))
-        return text[: len(text) - held]
+    def _whole_calls(self, deltas: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The complete calls that deltas make up."""
+        calls: list[dict[str, Any]] = []
+        for delta in deltas:
+            if "id" in delta:
+                calls.append({name: value for name, value in delta.items() if name != "index"})
+            else:
+                calls[delta["index"]]["function"]["arguments"] += delta["function"]["arguments"]
+        return calls[: self._num_calls]
 
 
 # -- decisions -------------------------------------------------------------------------
@@ -440,14 +433,19 @@ def create_app(
     tokenizer: Any,
     *,
     name: str = "demo",
-    tool_format: str = "hermes",
+    tool_format: str | None = None,
     temperature: float = 1.0,
     num_blocks: int | None = None,
 ) -> FastAPI:
-    """The application. It starts to decode with the server, and stops with it."""
+    """The application. It starts to decode with the server, and stops with it.
+
+    Calls are written as the chat template writes them, unless ``tool_format`` names a
+    format.
+    """
     if tokenizer.chat_template is None:
         tokenizer = copy.copy(tokenizer)
         tokenizer.chat_template = TEMPLATE
+    call_format = ToolFormat.from_tokenizer(tokenizer) if tool_format is None else TOOL_FORMATS[tool_format]
 
     # Continuous batching changes how its model attends; this one shares the parameters.
     tensors = {id(tensor): tensor for tensor in itertools.chain(model.parameters(), model.buffers())}
@@ -466,7 +464,7 @@ def create_app(
             ) as batching,
         ):
             batching.start()
-            app.state.server = Server(tokenizer, manager, batching, tool_format)
+            app.state.server = Server(tokenizer, manager, batching, call_format)
             app.state.manager = manager
             yield
 
@@ -522,7 +520,7 @@ def main() -> None:
     parser.add_argument("--model", help="a model of the Hugging Face Hub or a directory; default: the demo model")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--temperature", type=float, default=1.0, help="0 is greedy")
-    parser.add_argument("--tool-format", choices=TOOL_FORMATS, default="hermes", help="how the model writes calls")
+    parser.add_argument("--tool-format", choices=TOOL_FORMATS, help="default: the chat template's")
     arguments = parser.parse_args()
     options = {"temperature": arguments.temperature, "tool_format": arguments.tool_format}
     if arguments.model is None:

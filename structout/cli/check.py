@@ -11,7 +11,7 @@ import torch
 
 from structout.cli.check_page import page_of
 from structout.cli.fields import NO_BREAK, Field, counted, laid_out, one_line
-from structout.cli.loading import load_model, load_tokenizer
+from structout.cli.loading import load_model, load_tokenizer, with_call_format
 from structout.cli.progress import printable, say
 from structout.cli.user_errors import UserError, first_line, write_file
 from structout.cli.validate import read_form, read_params, warnings_of
@@ -38,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     text = _read_text(arguments.text)
     config = read_form(arguments)
     model, tokenizer, tokenizer_name = _load(arguments)
+    params = with_call_format(params, tokenizer)
     try:
         checker = Checker(params, tokenizer, config)
     except GrammarError as error:

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 
 from structout.cli.fields import NO_BREAK, Field, counted, laid_out, one_line
-from structout.cli.loading import load_tokenizer
+from structout.cli.loading import load_tokenizer, with_call_format
 from structout.cli.progress import duration
 from structout.cli.user_errors import UserError, write_file
 from structout.cli.validate import read_form, read_params
@@ -39,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     name, params = read_params(arguments)
     tokenizer, tokenizer_name = load_tokenizer(arguments.tokenizer)
+    params = with_call_format(params, tokenizer)
     config = read_form(arguments)
     try:
         explanation = explain(params, tokenizer, config=config, seed=arguments.seed)
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"cannot use {tokenizer_name}: {error}") from error
     subject = _subject(explanation)
     title = subject if name in ("constraint", "--json-schema") else f"{name}: {subject}"
-    fields = [*_fields(explanation, tokenizer_name, arguments.key_order)]
+    fields = [*_fields(explanation, tokenizer_name, arguments.key_order), *_call_fields(params)]
     if arguments.plot is not None:
         fields.append(("picture", _write_picture(explanation, params, config, arguments.plot)))
     print(f"{title}\n\n" + laid_out(fields), flush=True)
@@ -122,6 +123,19 @@ def _size_fields(explanation: Explanation, key_order: str) -> Iterator[Field]:
     else:
         hint = "; --key-order declared needs fewer states" if key_order == "any" else ""
         yield "automaton", f"none with at most 50,000 states that is made in 50 ms{hint}"
+
+
+def _call_fields(params: StructuredOutputsParams) -> Iterator[Field]:
+    """How the model writes calls."""
+    if params.tools is None:
+        return
+    form = params.call_format
+    yield "call", one_line(form.write("NAME", {"KEY": "VALUE"}))
+    between = f", with {one_line(form.separator)} between" if form.separator else ""
+    around = f", in {one_line(' ... '.join(form.section))}" if form.section is not None else ""
+    yield "calls", "one" if form.is_single else f"any number{between}{around}"
+    if form.reasoning is not None:
+        yield "reasoning", one_line("TEXT".join(form.reasoning))
 
 
 def _write_picture(

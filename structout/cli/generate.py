@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from structout.cli.loading import load_model
+from structout.cli.loading import load_model, with_call_format
 from structout.cli.progress import LiveText, Progress, indent_json, interruption, passes_summary, say, summary
 from structout.cli.user_errors import UserError, first_line
 from structout.cli.validate import independent_check, read_constraint, read_form, replay_check, warnings_of
@@ -38,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     check = independent_check(params)  # before the model, which may take long to load
     model, tokenizer, name = load_model(arguments.model, _device(arguments.device))
     say(f"{name} on {model.device}")
+    params = with_call_format(params, tokenizer)
     is_indented = params.json is not None and arguments.n == 1 and not arguments.compact
     try:
         width = model.get_output_embeddings().weight.shape[0]

@@ -1,5 +1,6 @@
 """Loads the model and the tokenizer that the command line names."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from structout.cli import demo_model, random_model
 from structout.cli.demo_model import load_demo_model
 from structout.cli.progress import say
 from structout.cli.user_errors import INSTALL_EXTRA, UserError, first_line
+from structout.constraints.params import StructuredOutputsParams
+from structout.errors import GrammarError
 
 DEMO_NAMES = {
     demo_model.NAME: "SmolLM2-135M-Instruct",
@@ -61,6 +64,23 @@ def load_tokenizer(source: str | None) -> tuple[Any, str]:
         return tokenizer, f"the {len(tokenizer):,} tokens of {source}"
     except Exception as error:  # transformers raises many types of errors for damaged files
         raise UserError(_failure(source, error, "tokenizer", "tokenizer_config.json")) from error
+
+
+def with_call_format(params: StructuredOutputsParams, tokenizer: Any) -> StructuredOutputsParams:
+    """The params with the format of calls of a model, if they have tools and name none.
+
+    Raises:
+        UserError: the format is not found.
+    """
+    with warnings.catch_warnings(record=True) as notices:
+        warnings.simplefilter("always")
+        try:
+            params = params.for_tokenizer(tokenizer)
+        except GrammarError as error:
+            raise UserError(f"--tools: {str(error).replace('tool_format', '--tool-format')}") from error
+    for notice in notices:
+        say(f"structout: {notice.message}")
+    return params
 
 
 def _transformers() -> Any:

@@ -16,9 +16,11 @@ from structout.constraints import exact_json
 from structout.constraints.config import CHOICES, StructuredOutputsConfig
 from structout.constraints.limits import Limits, check_limits, check_size
 from structout.constraints.output_types import is_output_type, options_of, read_json, schema_of
+from structout.constraints.partial_json import parse_partial_json
 from structout.constraints.schema_walks import Nodes, subschemas
 from structout.constraints.schemas_in_tags import TagSchema, tag_schemas, with_types_described
 from structout.constraints.tools.call_formats import TOOL_FORMATS, ToolFormat
+from structout.constraints.tools.call_stream import ToolCallStream, read_calls
 from structout.constraints.tools.definitions import ToolCall, read_tools
 from structout.errors import GrammarError, GrammarLimitError
 
@@ -38,6 +40,7 @@ class StructuredOutputOptions(enum.Enum):
     STRUCTURAL_TAG = "structural_tag"
 
 
+_NO_JSON: Any = {"json": None, "json_object": False}
 _CONSTRAINTS = (*(kind.value for kind in StructuredOutputOptions), "tools")  # the params of which one is given
 
 _KINDS_OF_JSON = (
@@ -109,7 +112,8 @@ class Constraint:
 class StructuredOutputsParams:
     """The constraint of one request, and how it is compiled.
 
-    Exactly one of the first six arguments or ``tools`` must be given.
+    Exactly one of the first six arguments or ``tools`` must be given; ``json`` and
+    ``json_object`` may be given beside ``tools``.
 
     Args:
         json: a JSON Schema as a dict, a bool or JSON text; or a type: a Pydantic model
@@ -152,10 +156,15 @@ class StructuredOutputsParams:
             functions with annotated parameters, and OpenAI's tool objects. See
             docs/tool_calls.md.
         tool_choice: "auto", where text may stand before, between and after calls;
-            "required", one call or more and no other text; or the name of the one tool
-            that is called.
-        tool_format: how the model writes calls, one of
-            ``structout.constraints.tools.call_formats.TOOL_FORMATS``.
+            "required", one call or more and no other text; "none", no call; the name of
+            the one tool that is called; or OpenAI's objects, such as
+            ``{"type": "allowed_tools", ...}``. With ``json`` or ``json_object`` beside
+            the tools, "auto" is calls alone or JSON alone, "none" JSON.
+        tool_format: how the model writes calls: a name of
+            ``structout.constraints.tools.call_formats.TOOL_FORMATS``, or a
+            ``ToolFormat`` of that module, such as ``ToolFormat.from_tokenizer``
+            derives from a model's own description. That is what ``generate`` takes by
+            default; the default anywhere else is "hermes".
         parallel_tool_calls: whether there may be more than one call.
     """
 
@@ -174,8 +183,8 @@ class StructuredOutputsParams:
     additional_properties: str | None = None
     fit: Literal["on", "exact", "off"] = "on"
     tools: Sequence[Any] | None = None
-    tool_choice: str = "auto"
-    tool_format: str = "hermes"
+    tool_choice: str | Mapping[str, Any] = "auto"
+    tool_format: str | ToolFormat | None = None
     parallel_tool_calls: bool = True
 
     def validate(self, config: StructuredOutputsConfig | None = None) -> None:
@@ -195,10 +204,10 @@ class StructuredOutputsParams:
         if not isinstance(self.backend, str) or not self.backend.isidentifier():
             raise GrammarError(f"backend must be the name of a backend, such as native, got {self.backend!r}")
         given = [name for name in _CONSTRAINTS if self._is_given(name)]
-        if len(given) != 1:
+        if len(given) != 1 and (len(given) != 2 or given[1] != "tools" or given[0] not in _NO_JSON):
             raise GrammarError(f"expected exactly one constraint, got {', '.join(given) or 'none'}")
         if self.tools is not None:
-            return replace(self, tools=None, structural_tag=self._structural_tag()).constraint(config)
+            return replace(self, **_NO_JSON, tools=None, structural_tag=self._structural_tag()).constraint(config)
         kind = StructuredOutputOptions(given[0])
         for name, choices in CHOICES.items():
             chosen = getattr(self, name)
@@ -231,8 +240,24 @@ class StructuredOutputsParams:
             value,
         )
 
-    def parse(self, text: str) -> Any:
-        """Read back a complete text of this constraint.
+    def for_tokenizer(self, tokenizer: Any) -> "StructuredOutputsParams":
+        """The params with the format of calls of a model, if they have tools and name
+        no format.
+
+        Raises:
+            GrammarError: see :meth:`.ToolFormat.from_tokenizer`.
+        """
+        if self.tools is None or self.tool_format is not None:
+            return self
+        return replace(self, tool_format=ToolFormat.from_tokenizer(tokenizer))
+
+    def parse(self, text: str, *, partial: bool = False) -> Any:
+        """Read back a text of this constraint.
+
+        Args:
+            text: the text.
+            partial: whether it may be incomplete. Calls and JSON then have what is
+                there so far, as ``json.loads`` gives it; see ``parse_partial_json``.
 
         Returns:
             for a type its value, for other JSON what ``json.loads`` gives, for an Enum
@@ -242,34 +267,73 @@ class StructuredOutputsParams:
         Raises:
             ValueError: the text is not of this constraint.
         """
-        if self.tools is not None:
-            return self.parse_tool_calls(text)
-        if self.json_object or self.json is not None:
+        if self.tools is not None and not (self._has_json and not text.startswith(self.call_format.trigger)):
+            return self.parse_tool_calls(text, partial=partial)
+        if partial and self._has_json:
+            return parse_partial_json(text)
+        if self._has_json:
             return read_json(self.json, text) if is_output_type(self.json) else json.loads(text)
         return self.choice(text) if isinstance(self.choice, type) else text
 
-    def parse_tool_calls(self, text: str) -> list[ToolCall]:
-        """Read the calls of a complete text of these ``tools``. The ``value`` of a call
-        is an instance of the tool's class.
+    def parse_tool_calls(self, text: str, *, partial: bool = False) -> list[ToolCall]:
+        """Read the calls of a text of these ``tools``. The ``value`` of a call is an
+        instance of the tool's class.
+
+        Args:
+            text: the text.
+            partial: whether it may end in a call, which then has the arguments so far.
 
         Raises:
             ValueError: the text has a call that is not complete.
             GrammarError: the params have no tools, or they are malformed.
         """
+        return read_calls(self.tool_call_stream(), text, partial=partial)
+
+    def tool_call_stream(self, *, begins_in_reasoning: bool = False) -> ToolCallStream:
+        """A reader of a text of these ``tools`` that comes in pieces.
+
+        Args:
+            begins_in_reasoning: whether the prompt has opened a reasoning.
+
+        Raises:
+            GrammarError: the params have no tools, or they are malformed.
+        """
         if self.tools is None:
             raise GrammarError("there are no tools whose calls could be read")
-        return self._read_format().calls_in(text, read_tools(self.tools))
+        return ToolCallStream(
+            self.call_format,
+            read_tools(self.tools),
+            begins_in_reasoning=begins_in_reasoning,
+            is_calls_or_text=self._has_json,
+        )
 
     def _structural_tag(self) -> dict[str, Any]:
         """The structural tag that the tools are compiled as."""
         tools = read_tools(self.tools)
-        return self._read_format().structural_tag(tools, self.tool_choice, is_parallel=self.parallel_tool_calls)
+        form, instead = self.call_format, None
+        if self._has_json:
+            if form.trigger.lstrip().startswith(("{", "[{")):
+                raise GrammarError(f"calls that begin with {form.trigger} cannot be told from JSON")
+            schema = {"type": "object"} if self.json_object else exact_json.loads(_text_of_schema(self.json))
+            instead = {"type": "json_schema", "json_schema": schema}
+        return form.structural_tag(tools, self.tool_choice, is_parallel=self.parallel_tool_calls, instead=instead)
 
-    def _read_format(self) -> ToolFormat:
-        tool_format = TOOL_FORMATS.get(self.tool_format)
-        if tool_format is None:
-            raise GrammarError(f"tool_format must be one of {', '.join(TOOL_FORMATS)}, got {self.tool_format!r}")
-        return tool_format
+    @property
+    def _has_json(self) -> bool:
+        return self.json_object or self.json is not None
+
+    @property
+    def call_format(self) -> ToolFormat:
+        """The notation of calls that ``tool_format`` names.
+
+        Raises:
+            GrammarError: there is none of this name.
+        """
+        given = "hermes" if self.tool_format is None else self.tool_format
+        found = given if isinstance(given, ToolFormat) else TOOL_FORMATS.get(given)
+        if found is None:
+            raise GrammarError(f"tool_format must be one of {', '.join(TOOL_FORMATS)}, got {given!r}")
+        return found
 
     def _is_given(self, name: str) -> bool:
         value = getattr(self, name)

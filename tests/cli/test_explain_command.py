@@ -8,6 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from structout.cli.random_model import load_random_model
 from support.locations import ROOT
 
 ORDER = ROOT / "examples" / "order.schema.json"
@@ -194,6 +195,19 @@ def test_explain_with_tools_prints_what_their_schemas_enforce_and_a_call(explain
     assert "format 1" in fields["enforced"]
     assert fields["automaton"] == "none: parts lie inside each other"
     assert re.search(r"<function=find>.*parameter=day>.*\d{4}-\d\d-\d\d", fields["example"])
+
+
+def test_explain_with_tools_prints_the_format_of_the_model(explain, tmp_path):
+    path = tmp_path / "tools.json"
+    path.write_text(json.dumps(TOOLS))
+    call = "<do>{{ c.function.name }} with {{ c.function.arguments | tojson }}</do>"
+    calls = f"{{% for c in m.tool_calls %}}{call}{{% endfor %}}"
+    _, tokenizer, _ = load_random_model()
+    tokenizer.chat_template = f"{{% for m in messages %}}<turn>{{{{ m.content }}}}{calls}{{% endfor %}}"
+    tokenizer.save_pretrained(tmp_path)
+    fields = fields_of(explain("--tools", str(path), "--model", str(tmp_path)))
+    assert fields["call"] == '<do>NAME with {"KEY": "VALUE"}</do>'
+    assert fields["calls"] == "any number"
 
 
 def test_explain_with_a_bad_tool_names_it(explain, tmp_path):

@@ -3,12 +3,14 @@ of vLLM and SGLang would read otherwise is not generated."""
 
 import json
 import random
+import re
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
 from structout import StructuredOutputsParams
 from structout.constraints.tools.call_formats import TOOL_FORMATS
+from structout.constraints.tools.derivation import ID
 from structout.constraints.tools.styles import STYLES
 from structout.errors import GrammarError
 from structout.grammar.native.backend import NativeBackend
@@ -54,7 +56,7 @@ def test_calls_that_are_generated_are_read_back_and_run(backend, tool_format, ch
     params = StructuredOutputsParams(tools=TOOLS, tool_choice=choice, tool_format=tool_format)
     form = TOOL_FORMATS[tool_format]
     grammar = backend.compile(params.constraint()).grammar
-    begun = form.section[0] if form.section else form.begin("add") if choice == "auto" else ""
+    begun = form.section[0] if form.section else form.begin("add").partition(ID)[0] if choice == "auto" else ""
     tokens = list(begun.encode())
     assert grammar.accept_tokens("", tokens)
     closing = [] if form.style == "json" else [STYLES[form.style].closing("a").encode()]
@@ -111,7 +113,7 @@ def test_arguments_of_other_types_are_refused_when_they_are_read():
         ({"tools": [add, add]}, "two tools have the name add"),
         ({"tools": [lambda x: x]}, "tool 1: the parameter x of <lambda> needs a type"),
         ({"tools": [{"type": "web_search"}]}, 'tool 1: expected the type "function"'),
-        ({"tools": [add], "tool_choice": "sub"}, 'tool_choice must be "auto", "required" or the name'),
+        ({"tools": [add], "tool_choice": "sub"}, 'tool_choice must be "auto", "required", "none", the name'),
         ({"tools": [add], "tool_format": "xml"}, "tool_format must be one of hermes"),
         ({"tools": [add], "regex": "a"}, "expected exactly one constraint, got regex, tools"),
     ],
@@ -266,7 +268,7 @@ def test_parameters_that_allow_no_object_are_refused(parameters):
 def test_names_are_written_as_they_are(backend, tool_format):
     tool = {"type": "function", "function": {"name": "wetter_für_日本", "parameters": {"type": "object"}}}
     params = StructuredOutputsParams(tools=[tool], tool_choice="required", tool_format=tool_format)
-    begun = TOOL_FORMATS[tool_format].begin("wetter_für_日本")
+    begun = TOOL_FORMATS[tool_format].begin("wetter_für_日本").replace(ID, "0")
     assert "wetter_für_日本" in begun
     section = TOOL_FORMATS[tool_format].section
     grammar = backend.compile(params.constraint()).grammar
@@ -299,7 +301,136 @@ def test_many_tools_are_served(backend, tool_format):
         for i in range(200)
     ]
     params = StructuredOutputsParams(tools=tools, tool_choice="required", tool_format=tool_format)
-    begun = TOOL_FORMATS[tool_format].begin("tool_199")
+    begun = TOOL_FORMATS[tool_format].begin("tool_199").replace(ID, "0")
     section = TOOL_FORMATS[tool_format].section
     grammar = backend.compile(params.constraint()).grammar
     assert grammar.accept_tokens("", list(((section[0] if section else "") + begun).encode()))
+
+
+# -- choices, custom tools, and JSON beside tools --------------------------------------
+
+
+def called(name, arguments=None):
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments or {})}}}\n</tool_call>'
+
+
+ALLOWED = [{"type": "function", "name": "now"}, {"type": "function", "function": {"name": "add"}}]
+SUM = called("add", {"a": 1, "b": 2.5})
+
+
+@pytest.mark.parametrize(
+    ("choice", "texts"),
+    [
+        ("none", {"a": True, "": True, "<tool_cal": True, called("now"): False, "<tool_call>": False}),
+        ({"type": "function", "function": {"name": "now"}}, {called("now"): True, SUM: False, "": False}),
+        ({"type": "function", "name": "now"}, {called("now"): True, SUM: False, "": False}),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": ALLOWED[:1]},
+            {called("now") * 2: True, SUM: False, "": False, f"a{called('now')}": False},
+        ),
+        (
+            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": ALLOWED}},
+            {f"a{called('now')}{SUM}b": True, "": True, called("GetWeather", {"location": "x"}): False},
+        ),
+    ],
+)
+def test_choices_of_openai_bound_the_calls(backend, choice, texts):
+    params = StructuredOutputsParams(tools=TOOLS, tool_choice=choice)
+    assert {text: takes(backend, params, text) for text in texts} == texts
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"type": "function", "name": "sell"},
+        {"type": "allowed_tools", "mode": "auto", "tools": []},
+        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "sell"}]},
+        {"type": "allowed_tools", "mode": "some", "tools": ALLOWED},
+        {"type": "web_search"},
+        3,
+    ],
+)
+def test_choices_of_what_is_no_tool_are_refused(choice):
+    with pytest.raises(GrammarError, match="tool_choice must be"):
+        StructuredOutputsParams(tools=TOOLS, tool_choice=choice).validate()
+
+
+PATCH = r"""start: "*** Begin Patch" LF hunk+ "*** End Patch" LF?
+hunk: "*** Add File: " /(.+)/ LF ("+" /(.*)/ LF)+ | "*** Delete File: " /(.+)/ LF
+%import common.LF
+"""
+LARK = {"type": "grammar", "syntax": "lark", "definition": PATCH}
+REGEX = {"syntax": "regex", "definition": "v[0-9]+/[a-z]\\/?\n"}
+CUSTOM = [
+    {"type": "custom", "name": "patch", "format": LARK},
+    {"type": "custom", "custom": {"name": "tag", "format": {"type": "grammar", "grammar": REGEX}}},
+    {"type": "custom", "name": "note", "description": "A note."},
+]
+INPUTS = {
+    "patch": ["*** Begin Patch\n*** Add File: a \"b\"\n+x\\y\n+\n*** End Patch\n", "*** Begin Patch\n*** End Patch"],
+    "tag": ["v12/a/\n", "v/a\n"],
+    "note": ["any \"text\"\n", None],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tool_format", TOOL_FORMATS)
+@pytest.mark.parametrize("name", INPUTS)
+def test_input_of_a_custom_tool_is_a_text_of_its_grammar(backend, tool_format, name):
+    params = StructuredOutputsParams(tools=[*CUSTOM, *TOOLS], tool_choice=name, tool_format=tool_format)
+    form = TOOL_FORMATS[tool_format]
+    valid, invalid = INPUTS[name]
+    text = form.write(name, {"input": valid}).join(form.section or ("", ""))
+    assert takes(backend, params, text)
+    (call,) = params.parse_tool_calls(text)
+    assert (call.name, call.value) == (name, valid)
+    if invalid is not None:
+        assert not takes(backend, params, form.write(name, {"input": invalid}).join(form.section or ("", "")))
+
+
+@pytest.mark.parametrize("tool_format", ["hermes", "qwen_3_coder"])
+def test_drawn_inputs_of_a_grammar_are_read_back(backend, tool_format):
+    params = StructuredOutputsParams(tools=CUSTOM, tool_choice="patch", tool_format=tool_format)
+    grammar = backend.compile(params.constraint()).grammar
+    walker, rng = MaskWalker(VOCABULARY), random.Random(tool_format)
+    texts = [walker.draw(grammar, "uniform", rng, 60, [b"\\n", b"\n", b"*** End Patch"]) for _ in range(8)]
+    whole = "".join(f"(?:{line}\n)" for line in ["[*]{3} Begin Patch", "[^§]*[*]{3} End Patch"])
+    found = [params.parse_tool_calls(text.decode())[0].value for text in texts if text is not None]
+    assert found
+    assert all(re.fullmatch(whole.removesuffix("\n)") + "\n?)", value) for value in found), found
+
+
+@pytest.mark.parametrize(
+    ("tool", "message"),
+    [
+        ({"type": "custom"}, "tool 1: a tool needs a name"),
+        ({"type": "custom", "name": "f", "format": {"type": "grammar"}}, r"tool 1 \(f\): a grammar needs a definition"),
+        (
+            {"type": "custom", "name": "f", "format": LARK | {"definition": 'root ::= "a"'}},
+            r"tool 1 \(f\): the syntax is lark",
+        ),
+        ({"type": "custom", "name": "f", "format": LARK | {"definition": "start: x"}}, "x"),
+    ],
+)
+def test_what_is_wrong_with_a_custom_tool_is_named(backend, tool, message):
+    with pytest.raises(GrammarError, match=message):
+        backend.compile(StructuredOutputsParams(tools=[tool]).constraint())
+
+
+def test_answers_are_calls_or_json(backend):
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False}
+    params = StructuredOutputsParams(json=schema, tools=TOOLS)
+    texts = {'{"a": "x"}': True, SUM + SUM: True, f"a{SUM}": False, '{"b": 1}': False, f'{{"a": "x"}}{SUM}': False}
+    assert {text: takes(backend, params, text) for text in texts} == texts
+    assert params.parse('{"a": "x"}') == {"a": "x"}
+    assert [call.name for call in params.parse(SUM)] == ["add"]
+    quoted = json.dumps({"a": called("now")})  # no call
+    assert params.parse(quoted) == {"a": called("now")}
+    assert params.parse_tool_calls(quoted) == []
+    stream = params.tool_call_stream()
+    assert "".join(event.text for piece in quoted for event in stream.feed(piece)) == quoted
+    assert takes(backend, StructuredOutputsParams(json=schema, tools=TOOLS, tool_choice="none"), '{"a": "x"}')
+    assert not takes(backend, StructuredOutputsParams(json=schema, tools=TOOLS, tool_choice="required"), '{"a": "x"}')
+    assert takes(backend, StructuredOutputsParams(json_object=True, tools=TOOLS), '{"q": 1}')
+    assert StructuredOutputsParams(json=GetWeather, tools=TOOLS).parse('{"location": "x"}') == GetWeather(location="x")
+    with pytest.raises(GrammarError, match="cannot be told from JSON"):
+        StructuredOutputsParams(json=schema, tools=TOOLS, tool_format="llama").validate()

@@ -2,18 +2,18 @@
 
 import json
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from structout.constraints.tools.definitions import Tool, ToolCall
-from structout.constraints.tools.reading import read_arguments
-from structout.constraints.tools.styles import STYLES
-from structout.errors import GrammarError
-
-_DECODER = json.JSONDecoder()
-_AUTO, _REQUIRED = "auto", "required"
-_NUMBER = r"(?:0|[1-9]\d{0,2})"  # of a call: models count on through a conversation
+from structout.constraints.tools.custom_inputs import input_format
+from structout.constraints.tools.definitions import Tool, read_choice
+from structout.constraints.tools.derivation import ID, NUMBER, NoCallsError, derive_format
+from structout.constraints.tools.reading import write_arguments
+from structout.constraints.tools.response_templates import NAME
+from structout.constraints.tools.styles import ArgumentStyle, style_of
 
 
 @dataclass(frozen=True)
@@ -24,87 +24,126 @@ class ToolFormat:
     between ``<tool_call>`` and ``</tool_call>``.
 
     Attributes:
-        begin: what stands in front of the arguments, for the name of a tool.
+        begin: what stands in front of the arguments, for the name of a tool. It may
+            have ``ID`` once, where a number or an id of the call stands.
         end: what comes after them.
         trigger: what a call, or the section of all calls, begins with. Free text has it
             nowhere else.
-        style: "json", or one of ``STYLES``.
+        style: "json", or another one, as ``style_of`` takes it.
         section: what stands around all calls, if anything does.
         separator: what stands between two calls.
-        numbered: what follows a number that comes after ``begin``.
+        call_id: regular expression of what stands in the place of ``ID``.
         excluded: what a reader would take for a part of a call. Free text has none of
             it.
+        is_single: whether an answer has one call at most.
+        reasoning: what stands around a reasoning, if that is known. An empty begin
+            stands in the prompt.
     """
 
     begin: Callable[[str], str]
     end: str
     trigger: str
-    style: str = "json"
+    style: str | Mapping[str, Any] = "json"
     section: tuple[str, str] | None = None
     separator: str = ""
-    numbered: str | None = None
+    call_id: str = NUMBER
     excluded: tuple[str, ...] = ()
+    is_single: bool = False
+    reasoning: tuple[str, str] | None = None
 
-    def structural_tag(self, tools: Sequence[Tool], choice: str, *, is_parallel: bool = True) -> dict[str, Any]:
+    @classmethod
+    def from_tokenizer(cls, tokenizer: Any) -> "ToolFormat":
+        """The notation of a model, as its chat template writes calls.
+
+        Without a template, or if it writes none, this is ``hermes``, with a warning.
+
+        Args:
+            tokenizer: a Hugging Face tokenizer, or another with ``apply_chat_template``
+                and ``chat_template``.
+
+        Raises:
+            GrammarError: the template writes calls, but a part of their notation is not
+                found. The message names it.
+        """
+        try:
+            found = derive_format(tokenizer)
+        except NoCallsError as reason:
+            warnings.warn(f"{reason}: calls are written in the format hermes", stacklevel=2)
+            return TOOL_FORMATS["hermes"]
+        return cls(partial(_filled, found.begin), *found[1:])
+
+    def write(self, name: str, arguments: Mapping[str, Any] | str) -> str:
+        """The text of a call, without a section around it. Arguments that are a text
+        stand in it as they are."""
+        style = self.argument_style
+        if isinstance(arguments, str):
+            text = arguments
+        elif style is None:
+            text = json.dumps(arguments, ensure_ascii=False)
+        else:
+            text = write_arguments(style, dict(arguments))
+            is_on_lines = self.begin(name).endswith("\n") and not self.end.startswith("\n")
+            text += "\n" * (is_on_lines and bool(text))
+        call_id = "0" if re.fullmatch(self.call_id, "0") else "call00000"
+        return f"{self.begin(name).replace(ID, call_id)}{text}{self.end}"
+
+    def structural_tag(
+        self, tools: Sequence[Tool], choice: Any, *, is_parallel: bool = True, instead: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """The structural tag of answers with calls.
 
         Args:
             tools: those that may be called.
             choice: "auto", where text may stand between calls; "required", one call or
-                more and nothing else; or the name of the tool that is called.
+                more and nothing else; "none", text alone; the name of the tool that is
+                called; or one of OpenAI's objects, see ``read_choice``.
             is_parallel: whether there may be more than one call.
+            instead: a format of the texts that may be written in place of calls. No
+                other text may then stand beside calls.
 
         Raises:
-            GrammarError: no tool has the name ``choice``.
+            GrammarError: a tool in ``choice`` does not exist.
         """
-        if choice not in (_AUTO, _REQUIRED):
-            tools = [tool for tool in tools if tool.name == choice]
-            if not tools:
-                raise GrammarError(f'tool_choice must be "auto", "required" or the name of a tool, got {choice!r}')
-        is_single = not is_parallel or choice not in (_AUTO, _REQUIRED)
+        mode, tools = read_choice(choice, tools)
+        if mode == "none":
+            text = instead or {"type": "any_text", "excludes": [self.trigger, *self.excluded]}
+            return {"type": "structural_tag", "format": text}
+        is_single = self.is_single or not is_parallel or mode == "named"
         tags = [self._tag(tool) for tool in tools]
         if self.section is not None:
             begin, end = self.section
             tags = [{"type": "tag", "begin": begin, "content": self._calls(tags, is_single), "end": end}]
-        if choice == _AUTO:
+        if mode == "auto" and instead is None:
             triggered = {"type": "triggered_tags", "triggers": [self.trigger], "tags": tags}
             part = triggered | {"excludes": list(self.excluded), "stop_after_first": is_single}
         else:
             part = tags[0] if self.section is not None else self._calls(tags, is_single)
+            if mode == "auto":
+                part = {"type": "or", "elements": [part, instead]}
         return {"type": "structural_tag", "format": part}
 
-    def calls_in(self, text: str, tools: Sequence[Tool]) -> list[ToolCall]:
-        """Read the calls of an answer.
+    @property
+    def argument_style(self) -> ArgumentStyle | None:
+        """The notation of arguments. None for JSON."""
+        return None if self.style == "json" else style_of(self.style)
 
-        Raises:
-            ValueError: a call is not complete, or its arguments cannot be read.
-        """
-        number = "" if self.numbered is None else _NUMBER + re.escape(self.numbered)
-        by_begin = {self.begin(tool.name): tool for tool in tools}
-        begins = re.compile(f"({'|'.join(map(re.escape, sorted(by_begin, key=len, reverse=True)))}){number}")
-        calls, at = [], 0
-        while (found := begins.search(text, at)) is not None:
-            tool = by_begin[found[1]]
-            arguments, at = self._arguments(text, found.end(), tool)
-            if not text.startswith(self.end, at):
-                raise ValueError(f"the call of {tool.name} at character {found.start()} is not closed by {self.end!r}")
-            at += len(self.end)
-            calls.append(ToolCall(tool.name, arguments, tool, json.dumps(arguments, ensure_ascii=False)))
-        return calls
-
-    def _arguments(self, text: str, start: int, tool: Tool) -> tuple[dict[str, Any], int]:
-        if self.style == "json":
-            return _DECODER.raw_decode(text, start)
-        arguments, end = read_arguments(STYLES[self.style], text, start, tool.parameters)
-        # A line break in front of the end belongs to it.
-        return arguments, end - (self.end.startswith("\n") and not text.startswith(self.end, end))
+    def begin_pattern(self, name: str) -> str:
+        """The regular expression of ``begin``."""
+        return f"(?:{self.call_id})".join(map(re.escape, self.begin(name).split(ID)))
 
     def _tag(self, tool: Tool) -> dict[str, Any]:
-        content: Mapping[str, Any] = {"type": "json_schema", "json_schema": tool.parameters, "style": self.style}
-        if self.numbered is not None:
-            number = {"type": "regex", "pattern": _NUMBER}
-            content = {"type": "sequence", "elements": [number, _constant(self.numbered), content]}
-        return {"type": "tag", "begin": self.begin(tool.name), "content": content, "end": self.end}
+        content: dict[str, Any] = {"type": "json_schema", "json_schema": tool.parameters, "style": self.style}
+        if tool.lark_grammar is not None:
+            style = self.argument_style
+            excluded = () if style is None or style.separator else (self.end.strip(),)
+            content = input_format(tool.lark_grammar, self.argument_style, excluded)
+            if excluded:  # as other arguments, it may have a line break behind it
+                content["elements"].append({"type": "optional", "content": _constant("\n")})
+        begin, has_id, after = self.begin(tool.name).partition(ID)
+        if has_id:
+            call_id = {"type": "regex", "pattern": self.call_id}
+            content = {"type": "sequence", "elements": [call_id, _constant(after), content]}
+        return {"type": "tag", "begin": begin, "content": content, "end": self.end}
 
     def _calls(self, tags: list[dict[str, Any]], is_single: bool) -> dict[str, Any]:
         calls = {"type": "tags_with_separator", "tags": tags, "separator": self.separator, "at_least_one": True}
@@ -119,21 +158,34 @@ def _quoted(name: str) -> str:
     return json.dumps(name, ensure_ascii=False)
 
 
-def _dsml(section: str) -> ToolFormat:
+def _filled(begin: str, name: str) -> str:
+    """``begin`` of a derived format, for a tool."""
+    before, _, _ = begin.partition(NAME)
+    return begin.replace(NAME, _quoted(name)[1:-1] if "{" in before else name)
+
+
+def _dsml(section: str, style: str = "deepseek_xml", space: str = "") -> ToolFormat:
     return ToolFormat(
-        lambda name: f'<｜DSML｜invoke name="{name}">\n',
-        "</｜DSML｜invoke>\n",
-        f"<｜DSML｜{section}>",
-        "deepseek_xml",
-        (f"<｜DSML｜{section}>\n", f"</｜DSML｜{section}>"),
-        excluded=("<｜DSML｜invoke",),
+        lambda name: f'<｜DSML｜{space}invoke name="{name}">\n',
+        f"</｜DSML｜{space}invoke>\n",
+        f"<｜DSML｜{space}{section}>",
+        style,
+        (f"<｜DSML｜{space}{section}>\n", f"</｜DSML｜{space}{section}>"),
+        excluded=(f"<｜DSML｜{space}invoke",),
+    )
+
+
+def _json_in_tags(space: str) -> ToolFormat:
+    return ToolFormat(
+        lambda name: f'<tool_call>{space}{{"name": {_quoted(name)}, "arguments": ',
+        f"}}{space}</tool_call>",
+        "<tool_call>",
     )
 
 
 TOOL_FORMATS = {
-    "hermes": ToolFormat(
-        lambda name: f'<tool_call>\n{{"name": {_quoted(name)}, "arguments": ', "}\n</tool_call>", "<tool_call>"
-    ),
+    "hermes": _json_in_tags("\n"),
+    "exaone": _json_in_tags(""),
     "llama": ToolFormat(lambda name: f'{{"name": {_quoted(name)}, "parameters": ', "}", '{"name":'),
     "qwen_3_coder": ToolFormat(
         lambda name: f"<tool_call>\n<function={name}>\n",
@@ -141,6 +193,13 @@ TOOL_FORMATS = {
         "<tool_call>",
         "qwen_xml",
         separator="\n",
+        excluded=("<function=",),
+    ),
+    "mimo": ToolFormat(
+        lambda name: f"<tool_call><function={name}>",
+        "</function></tool_call>",
+        "<tool_call>",
+        "mimo_xml",
         excluded=("<function=",),
     ),
     "glm_4_7": ToolFormat(
@@ -154,6 +213,14 @@ TOOL_FORMATS = {
         ("<minimax:tool_call>\n", "</minimax:tool_call>"),
         excluded=("<invoke name=",),
     ),
+    "minimax_m3": ToolFormat(
+        lambda name: f']<]minimax[>[<invoke name="{name}">',
+        "]<]minimax[>[</invoke>\n",
+        "]<]minimax[>[<tool_call>",
+        "minimax_m3_xml",
+        ("]<]minimax[>[<tool_call>\n", "]<]minimax[>[</tool_call>"),
+        excluded=("]<]minimax[>[<invoke",),
+    ),
     "deepseek_v3_1": ToolFormat(
         lambda name: f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>",
         "<｜tool▁call▁end｜>",
@@ -161,14 +228,63 @@ TOOL_FORMATS = {
         section=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
         excluded=("<｜tool▁call▁begin｜>",),
     ),
+    "deepseek_r1": ToolFormat(
+        lambda name: f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n",
+        "\n```<｜tool▁call▁end｜>",
+        "<｜tool▁calls▁begin｜>",
+        section=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+        separator="\n",
+        excluded=("<｜tool▁call▁begin｜>",),
+    ),
     "deepseek_v3_2": _dsml("function_calls"),
     "deepseek_v4": _dsml("tool_calls"),
+    "deepseek_v4_1": _dsml("calls", "deepseek_v4_1_xml", " "),
     "kimi": ToolFormat(
-        lambda name: f"<|tool_call_begin|>functions.{name}:",
+        lambda name: f"<|tool_call_begin|>functions.{name}:{ID}<|tool_call_argument_begin|>",
         "<|tool_call_end|>",
         "<|tool_calls_section_begin|>",
         section=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
-        numbered="<|tool_call_argument_begin|>",
         excluded=("<|tool_call_begin|>",),
+    ),
+    "kimi_k3": ToolFormat(
+        lambda name: f'<|open|>call tool="{name}" index="{ID}"<|sep|>',
+        "<|close|>call<|sep|>",
+        "<|close|>response<|sep|><|open|>tools<|sep|>",
+        "kimi_k3_xml",
+        ("<|close|>response<|sep|><|open|>tools<|sep|>", "<|close|>tools<|sep|><|close|>message<|sep|>"),
+        excluded=("<|open|>",),
+        reasoning=("<|open|>think<|sep|>", "<|close|>think<|sep|><|open|>response<|sep|>"),
+    ),
+    "cohere": ToolFormat(
+        lambda name: f'<cofl:tool_call id="{ID}" name="{name}">',
+        "</cofl:tool_call>",
+        "<cofl:tool_calls>",
+        "cohere_xml",
+        ("<cofl:tool_calls>", "</cofl:tool_calls>"),
+        excluded=("<cofl:tool_call ",),
+    ),
+    "lfm2": ToolFormat(
+        lambda name: f"{name}(",
+        ")",
+        "<|tool_call_start|>",
+        "python",
+        ("<|tool_call_start|>[", "]<|tool_call_end|>"),
+        separator=", ",
+    ),
+    "gemma_4": ToolFormat(lambda name: f"<|tool_call>call:{name}{{", "}<tool_call|>", "<|tool_call>", "gemma"),
+    "mistral": ToolFormat(lambda name: f"[TOOL_CALLS]{name}[ARGS]", "", "[TOOL_CALLS]"),
+    "mistral_list": ToolFormat(
+        lambda name: f'{{"name": {_quoted(name)}, "arguments": ',
+        "}",
+        "[TOOL_CALLS]",
+        section=("[TOOL_CALLS][", "]"),
+        separator=", ",
+    ),
+    "harmony": ToolFormat(
+        lambda name: f"<|channel|>commentary to=functions.{name}<|constrain|>json<|message|>",
+        "<|call|>",
+        "<|channel|>commentary to=functions.",
+        is_single=True,
+        reasoning=("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
     ),
 }

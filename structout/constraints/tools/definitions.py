@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from structout.constraints.output_types import is_output_type, name_of, read_json, schema_of
+from structout.constraints.tools.custom_inputs import INPUT, grammar_of, lark_of
 from structout.constraints.tools.schema_kinds import kinds_of, resolved
 from structout.errors import GrammarError
 
@@ -22,6 +23,8 @@ class Tool:
         description: for a prompt.
         definition: what it was made from.
         arguments_type: the class of its arguments. None if it has none.
+        is_custom: whether its arguments are one text, its ``input``.
+        lark_grammar: the grammar of this text. None if it is any text.
     """
 
     name: str
@@ -29,6 +32,8 @@ class Tool:
     description: str
     definition: Any
     arguments_type: Any = None
+    is_custom: bool = False
+    lark_grammar: str | None = None
 
     @cached_property
     def as_dict(self) -> dict[str, Any]:
@@ -42,7 +47,8 @@ def read_tools(given: object) -> list[Tool]:
 
     Args:
         given: a list of Pydantic model classes, dataclasses, functions with annotated
-            parameters, and OpenAI's tool objects, whose ``parameters`` may be a class.
+            parameters, and OpenAI's tool objects: functions, whose ``parameters`` may
+            be a class, and custom tools.
 
     Raises:
         GrammarError: one of them is none of these, or two have one name.
@@ -70,6 +76,8 @@ def _read_tool(given: Any, place: str) -> Tool:
 
 
 def _read_object(given: Mapping[str, Any], place: str) -> Tool:
+    if given.get("type") == "custom":
+        return _read_custom(given, place)
     function = given.get("function", given)
     if given.get("type", "function") != "function" or not isinstance(function, Mapping):
         raise GrammarError(f'{place}: expected the type "function", got {given.get("type")!r}')
@@ -91,6 +99,65 @@ def _read_object(given: Mapping[str, Any], place: str) -> Tool:
     if kinds != {"object"}:
         parameters = _of_objects(parameters)
     return Tool(name, dict(parameters), str(function.get("description") or ""), given, arguments_type)
+
+
+def _read_custom(given: Mapping[str, Any], place: str) -> Tool:
+    custom = given.get("custom", given)
+    name = custom.get("name") if isinstance(custom, Mapping) else None
+    if not isinstance(name, str) or not name:
+        raise GrammarError(f"{place}: a tool needs a name, got {name!r}")
+    try:
+        grammar = grammar_of(custom.get("format"))
+    except GrammarError as error:
+        raise GrammarError(f"{place} ({name}): {error}") from error
+    described = {} if grammar is None else {"description": f"It matches this {grammar[0]} grammar:\n{grammar[1]}"}
+    properties = {INPUT: {"type": "string", **described}}
+    parameters = {"type": "object", "properties": properties, "required": [INPUT], "additionalProperties": False}
+    lark_grammar = None if grammar is None else lark_of(*grammar)
+    return Tool(name, parameters, str(custom.get("description") or ""), given, None, True, lark_grammar)
+
+
+def read_choice(choice: Any, tools: Sequence[Tool]) -> tuple[str, list[Tool]]:
+    """Read which tools have to be called.
+
+    Args:
+        choice: "auto", "required", "none" or the name of a tool; or OpenAI's objects:
+            of the type "function" or "custom" with a name, or "allowed_tools" with a
+            mode and tools.
+        tools: all.
+
+    Returns:
+        "auto", "required", "none" or "named", and the tools that may be called.
+
+    Raises:
+        GrammarError: it is malformed, or names a tool that there is none of.
+    """
+    if choice in ("auto", "required", "none"):
+        return choice, list(tools)
+    names: Any = [choice]
+    mode = "named"
+    if isinstance(choice, Mapping):
+        kind = choice.get("type")
+        inner = choice.get(kind, choice) if isinstance(kind, str) else choice
+        if kind == "allowed_tools" and isinstance(inner, Mapping):
+            mode, names = inner.get("mode", "auto"), inner.get("tools")
+            names = [_chosen_name(each) for each in names] if isinstance(names, Sequence) else []
+        else:
+            names = [_chosen_name(choice)]
+    by_name = {tool.name: tool for tool in tools}
+    if mode not in ("auto", "required", "named") or not names or not all(name in by_name for name in names):
+        expected = '"auto", "required", "none", the name of a tool, or one of OpenAI\'s objects'
+        raise GrammarError(f"tool_choice must be {expected}, got {choice!r}")
+    return mode, [tool for tool in tools if tool.name in names]
+
+
+def _chosen_name(choice: Any) -> str | None:
+    """The name in an object that names a tool. None if it has none."""
+    if not isinstance(choice, Mapping) or choice.get("type", "function") not in ("function", "custom"):
+        return None
+    inner = choice.get(choice.get("type", "function"), choice)
+    name = inner.get("name") if isinstance(inner, Mapping) else None
+    return name if isinstance(name, str) else None
 
 
 def _of_objects(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,16 +203,22 @@ class ToolCall:
         arguments: its arguments, as ``json.loads`` gives them.
         tool: the tool.
         text: the JSON text of ``arguments``.
+        is_complete: False if the text ended in the call, and the arguments are those so
+            far.
     """
 
     name: str
     arguments: dict[str, Any]
     tool: Tool
     text: str
+    is_complete: bool = True
 
     @property
     def value(self) -> Any:
-        """The arguments as an instance of the tool's class, or else ``arguments``."""
+        """The arguments as an instance of the tool's class, the input of a custom tool,
+        or else ``arguments``."""
+        if self.tool.is_custom:
+            return self.arguments[INPUT]
         arguments_type = self.tool.arguments_type
         return self.arguments if arguments_type is None else read_json(arguments_type, self.text)
 

@@ -1,11 +1,21 @@
-"""Reads arguments that were written in one of the styles."""
+"""Reads and writes arguments in one of the styles."""
 
 import json
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from structout.constraints.tools.schema_kinds import Node, below, branches_of, kinds_of, property_pointer, resolved
+from structout.constraints.partial_json import parse_partial_json
+from structout.constraints.tools.literals import read_literal_entry, read_open_literal, write_literals
+from structout.constraints.tools.schema_kinds import (
+    Node,
+    below,
+    branches_of,
+    kind_of,
+    kinds_of,
+    property_pointer,
+    resolved,
+)
 from structout.constraints.tools.styles import LOOKS_LIKE_JSON, STRING, ArgumentStyle
 
 _LOOKS_LIKE_JSON = re.compile(LOOKS_LIKE_JSON)
@@ -31,7 +41,76 @@ def read_arguments(style: ArgumentStyle, text: str, start: int, schema: Any) -> 
     Raises:
         ValueError: a value is not closed, or is not JSON where it must be.
     """
-    return _Reader(style, text, schema).read_object(start, *resolved(schema, ""))
+    if not style.separator:
+        return _Reader(style, text, schema).read_object(start, *resolved(schema, ""))
+    values: dict[str, Any] = {}
+    while (entry := read_literal_entry(style, text, start)) is not None:
+        key, (values[key], start) = entry
+    return Read(values, start)
+
+
+def read_entry(style: ArgumentStyle, text: str, start: int, schema: Any) -> tuple[str, tuple[Any, int]] | None:
+    """Read one argument: its key and its value. None if none begins here.
+
+    Raises:
+        ValueError: as for ``read_arguments``.
+    """
+    if style.separator:
+        return read_literal_entry(style, text, start)
+    reader = _Reader(style, text, schema)
+    at, entry = reader.next_entry(start)
+    if entry is None:
+        return None
+    place, node = resolved(schema, "")
+    return entry["key"], reader.read_value(at, entry, property_pointer(place, node, entry["key"]))
+
+
+def read_open_entry(style: ArgumentStyle, text: str, start: int, schema: Any) -> dict[str, Any]:
+    """The argument that begins here and has no end yet, as a dict. It is empty if the
+    argument has no value yet."""
+    if style.separator:
+        return read_open_literal(style, text, start)
+    at, entry = _Reader(style, text, schema).next_entry(start)
+    if entry is None:
+        return {}
+    key = entry["key"]
+    place, node = resolved(schema, "")
+    kinds = kinds_of(resolved(schema, property_pointer(place, node, key))[1])
+    closing, written = style.closing(key), text[at:]
+    written = written[: -len(held)] if (held := _begun(written, closing)) else written
+    if style.is_wrapped:
+        written = written.removeprefix("\n").removesuffix("\n")
+    kind = style.kind_of(entry)
+    if kind == STRING if kind else _Reader.is_string(written, kinds):
+        return {key: written}
+    return {key: parse_partial_json(written)} if written.strip()[:1] in ("{", "[") else {}
+
+
+def _begun(text: str, mark: str) -> str:
+    """The longest end of a text that a mark begins with."""
+    return next((mark[:n] for n in range(min(len(mark), len(text)), 0, -1) if text.endswith(mark[:n])), "")
+
+
+def write_arguments(style: ArgumentStyle, arguments: Any, line_break: str = "\n") -> str:
+    """Write the arguments of a call, or the items of a list in them.
+
+    Args:
+        style: how they are written.
+        arguments: a dict or a list.
+        line_break: what stands where a line break may be missing.
+    """
+    if style.separator:
+        return write_literals(style, arguments)
+    texts = []
+    for key, value in arguments.items() if isinstance(arguments, dict) else [(None, item) for item in arguments]:
+        kind = kind_of(value)
+        if style.is_recursive and kind in ("object", "array"):
+            text = write_arguments(style, value, "")
+        else:
+            text = value if kind == STRING else json.dumps(value, ensure_ascii=False)
+        around = "\n" if style.is_wrapped else ""
+        texts.append(f"{style.opening(key, kind)}{around}{text}{around}{style.closing(key)}")
+    return line_break.join(texts)
 
 
 class _Reader:
@@ -42,23 +121,23 @@ class _Reader:
 
     def read_object(self, at: int, pointer: str | None, node: Node) -> Read:
         values: dict[str, Any] = {}
-        at, entry = self._next_entry(at)
+        at, entry = self.next_entry(at)
         while entry is not None:
             key = entry["key"]
-            values[key], end = self._read_value(at, entry, property_pointer(pointer, node, key))
-            at, entry = self._next_entry(end)
+            values[key], end = self.read_value(at, entry, property_pointer(pointer, node, key))
+            at, entry = self.next_entry(end)
         return Read(values, at)
 
     def _read_array(self, at: int, pointer: str | None, node: Node) -> Read:
         items = []
-        at, entry = self._next_entry(at)
+        at, entry = self.next_entry(at)
         while entry is not None:
-            item, end = self._read_value(at, entry, below(pointer, node, "items"))
+            item, end = self.read_value(at, entry, below(pointer, node, "items"))
             items.append(item)
-            at, entry = self._next_entry(end)
+            at, entry = self.next_entry(end)
         return Read(items, at)
 
-    def _next_entry(self, at: int) -> tuple[int, re.Match[str] | None]:
+    def next_entry(self, at: int) -> tuple[int, re.Match[str] | None]:
         """The start of the next value and the match that opens it, or the end of the
         values and None."""
         entry = self._style.entry.match(self._text, at)
@@ -66,7 +145,7 @@ class _Reader:
             return entry.end(), entry
         return at + self._text.startswith("\n", at), None
 
-    def _read_value(self, at: int, entry: re.Match[str], pointer: str | None) -> Read:
+    def read_value(self, at: int, entry: re.Match[str], pointer: str | None) -> Read:
         place, node = resolved(self._schema, pointer)
         kinds = kinds_of(node)
         closing = self._style.closing(entry.groupdict().get("key"))
@@ -86,7 +165,7 @@ class _Reader:
         written = self._text[at:end]
         if self._style.is_wrapped:
             written = written.removeprefix("\n").removesuffix("\n")
-        is_string = kind == STRING if kind else self._is_string(written, kinds)
+        is_string = kind == STRING if kind else self.is_string(written, kinds)
         return Read(written if is_string else json.loads(written), end + len(closing))
 
     def _branch(self, pointer: str | None, node: Node, kind: str) -> tuple[str | None, Node]:
@@ -95,5 +174,5 @@ class _Reader:
         return next((branch for branch in branches if kind in kinds_of(branch[1])), (pointer, node))
 
     @staticmethod
-    def _is_string(written: str, kinds: frozenset[str]) -> bool:
+    def is_string(written: str, kinds: frozenset[str]) -> bool:
         return STRING in kinds and (len(kinds) == 1 or not _LOOKS_LIKE_JSON.fullmatch(written))

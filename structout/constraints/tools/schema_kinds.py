@@ -57,9 +57,9 @@ def branches_of(pointer: str | None, node: Node) -> list[str]:
 def kinds_of(node: Node) -> frozenset[str]:
     """The JSON types of a part's values; "number" stands for integers too."""
     if "const" in node:
-        return frozenset((_kind_of(node["const"]),))
+        return frozenset((kind_of(node["const"]),))
     if "enum" in node:
-        return frozenset(map(_kind_of, node["enum"]))
+        return frozenset(map(kind_of, node["enum"]))
     given = node.get("type")
     if given is None:
         return ALL_KINDS
@@ -80,7 +80,8 @@ def below(pointer: str | None, node: Node, keyword: str) -> str | None:
     return None if pointer is None or not isinstance(node.get(keyword), Mapping) else f"{pointer}/{keyword}"
 
 
-def _kind_of(value: object) -> str:
+def kind_of(value: object) -> str:
+    """The JSON type of a value; "number" stands for integers too."""
     match value:
         case None:
             return "null"

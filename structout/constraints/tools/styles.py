@@ -2,8 +2,9 @@
 ``<parameter=city>Paris</parameter>``."""
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 STRING = "string"
 _SCALARS = ("number", "boolean", "null")
@@ -38,6 +39,11 @@ class ArgumentStyle:
         kinds: JSON types that ``opening`` tells from each other.
         is_recursive: whether objects and arrays are written in the same notation.
         key_pattern: the keys that can be written.
+        separator: what stands between two values. If there is one, the values are
+            literals: JSON but for what follows, and no line breaks stand between them.
+        quotes: what stands around strings, for literals.
+        is_escaped: whether strings between quotes are written with JSON's escapes.
+        constants: how true, false and null are written, if not as in JSON.
     """
 
     opening: Callable[[str | None, str], str]
@@ -49,6 +55,10 @@ class ArgumentStyle:
     kinds: tuple[tuple[str, ...], ...] = (JSON_KINDS,)
     is_recursive: bool = False
     key_pattern: str = r'[^<>"\s]+'
+    separator: str = ""
+    quotes: tuple[str, str] | None = None
+    is_escaped: bool = False
+    constants: Mapping[str, str] = field(default_factory=dict)
 
     def kind_of(self, entry: re.Match[str]) -> str:
         """The kind that a match of ``entry`` tells. Empty if it tells none."""
@@ -82,6 +92,37 @@ def _qwen(*, is_wrapped: bool) -> ArgumentStyle:
         ("<parameter=", "</parameter>", "<function=", "</function>"),
         is_wrapped=is_wrapped,
     )
+
+
+@lru_cache
+def _tagged(begin: str, middle: str, end: str, is_wrapped: bool) -> ArgumentStyle:
+    entry = f'\n?{re.escape(begin)}(?P<key>[^<>"\n]*){re.escape(middle)}'
+    markers = (begin.strip(), end.strip())
+    return ArgumentStyle(
+        lambda key, _: f"{begin}{key}{middle}", lambda _: end, re.compile(entry), markers, is_wrapped=is_wrapped
+    )
+
+
+def style_of(given: str | Mapping[str, object]) -> ArgumentStyle | None:
+    """The notation that a structural tag names or describes. None if there is none of
+    this name.
+
+    Args:
+        given: a name of ``STYLES``; or the texts ``begin``, in front of the key,
+            ``middle``, between it and the value, and ``end``; with ``is_wrapped`` a
+            value may stand on lines of its own.
+
+    Raises:
+        ValueError: a description is malformed.
+    """
+    if isinstance(given, str):
+        return STYLES.get(given)
+    texts = [given.get(name) for name in ("begin", "middle", "end")]
+    is_wrapped = given.get("is_wrapped", False)
+    unknown = given.keys() - {"begin", "middle", "end", "is_wrapped"}
+    if unknown or not isinstance(is_wrapped, bool) or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise ValueError(f"a style needs the texts begin, middle and end, and may have is_wrapped, got {dict(given)}")
+    return _tagged(*map(str, texts), is_wrapped)
 
 
 _M3 = "]<]minimax[>["
@@ -120,6 +161,31 @@ STYLES = {
         tells_strings=True,
         kinds=(_SCALARS, ("object",), ("array",)),
         is_recursive=True,
+    ),
+    "python": ArgumentStyle(
+        lambda key, _: f"{key}=",
+        lambda _: "",
+        re.compile(r"(?P<key>[^\W\d]\w*)="),
+        ("<|tool_call_start|>", "<|tool_call_end|>"),
+        tells_strings=True,
+        kinds=(("number", *_CONTAINERS), ("boolean",), ("null",)),
+        key_pattern=r"[A-Za-z_][A-Za-z0-9_]*",
+        separator=", ",
+        quotes=('"', '"'),
+        is_escaped=True,
+        constants={"true": "True", "false": "False", "null": "None"},
+    ),
+    "gemma": ArgumentStyle(
+        lambda key, _: "" if key is None else f"{key}:",
+        lambda _: "",
+        re.compile(r"(?P<key>\w+):"),
+        ('<|"|>', "<|tool_call>", "<tool_call|>"),
+        tells_strings=True,
+        kinds=(_SCALARS, ("object",), ("array",)),
+        is_recursive=True,
+        key_pattern=r"[A-Za-z0-9_]+",
+        separator=",",
+        quotes=('<|"|>', '<|"|>'),
     ),
     "kimi_k3_xml": ArgumentStyle(
         lambda key, kind: f'<|open|>argument key="{key}" type="{kind}"<|sep|>',

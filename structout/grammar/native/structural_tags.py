@@ -35,7 +35,7 @@ class SchemaFormat:
     Attributes:
         schema: the schema.
         pointer: JSON pointer to it in the tag.
-        style: "json", or the name of another notation of arguments.
+        style: "json", or another notation of arguments, as ``style_of`` takes it.
         key_order: "any" or None, which leaves it to the configuration.
         max_whitespace: the most characters of whitespace in a row, or None, which
             leaves it to the configuration.
@@ -47,7 +47,7 @@ class SchemaFormat:
 
     schema: Any
     pointer: str
-    style: str
+    style: str | Mapping[str, Any]
     key_order: str | None
     max_whitespace: int | None
     whitespace_pattern: str | None
@@ -318,7 +318,7 @@ class _Translator:
         schema = SchemaFormat(
             schema=_parsed(fields.take("json_schema", (bool, Mapping, str)), fields.pointer_to("json_schema")),
             pointer=fields.pointer_to("json_schema"),
-            style=fields.take("style", str, default_style),
+            style=fields.take("style", (str, Mapping), default_style),
             key_order="any" if fields.flag("any_order") else None,
             max_whitespace=fields.take("max_whitespace_cnt", int, None),
             whitespace_pattern=fields.take("whitespace_pattern", str, None),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
 
 from structout.constraints.tools.schema_kinds import Node, below, branches_of, kinds_of, property_pointer, resolved
-from structout.constraints.tools.styles import LOOKS_LIKE_JSON, STRING, STYLES, ArgumentStyle
+from structout.constraints.tools.styles import LOOKS_LIKE_JSON, STRING, STYLES, ArgumentStyle, style_of
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.rules import RuleSet
@@ -39,11 +39,16 @@ def add_schema(shared: TagSchemas, rules: RuleSet, given: SchemaFormat) -> int:
         index = schema.index("", excluded=given.excluded)
         assert index is not None
         return rules.json(index)
-    style = STYLES.get(given.style)
+    try:
+        style = style_of(given.style)
+    except ValueError as error:
+        raise GrammarError(str(error)).at(given.pointer, "style") from None
     if style is None:
         message = f"there is no style {given.style!r}, only json, {', '.join(STYLES)}"
         raise GrammarError(message).at(given.pointer, "style")
-    excluded = (*style.markers, *given.excluded, *(end.strip() for end in given.ends if end.strip()))
+    excluded = (*style.markers, *given.excluded)
+    if not style.quotes:
+        excluded += tuple(end.strip() for end in given.ends if end.strip())
     return ArgumentRules(rules, schema, style, tuple(dict.fromkeys(excluded))).add_arguments()
 
 
@@ -66,6 +71,7 @@ class ArgumentRules:
         self._style = style
         self._excluded = excluded
         self._nothing = rules.add_text("")
+        self._separator = rules.add_text(style.separator) if style.separator else None
 
     def add_arguments(self) -> int:
         pointer, node = resolved(self._schema.root, "")
@@ -77,6 +83,8 @@ class ArgumentRules:
 
     @cached_property
     def _line_break(self) -> int:
+        if self._separator is not None:
+            return self._nothing
         return self._rules.add_repetition(self._rules.add_text("\n"), 0, 1)
 
     # -- objects and arrays ---------------------------------------------------------
@@ -104,7 +112,7 @@ class ArgumentRules:
             elif name in required:
                 message = f"no value is allowed for the key {name!r}, which is required"
                 raise self._schema.error(value_pointer or at, message, GrammarErrorKind.IMPOSSIBLE)
-        presence = _Presence(self._rules, entries, node)
+        presence = _Presence(self._rules, entries, node, self._separator)
         body = presence.add()
         if body is None:
             message = "no choice of keys satisfies minProperties, maxProperties, required and dependentRequired"
@@ -123,8 +131,7 @@ class ArgumentRules:
         if entry is None:
             return self._nothing
         minimum, maximum = node.get("minProperties", 0), node.get("maxProperties")
-        entries = self._rules.add_repetition(self._rules.add_sequence([self._line_break, entry]), minimum, maximum)
-        return self._ended(entries)
+        return self._ended(self._listed(self._rules.add_sequence([self._line_break, entry]), minimum, maximum))
 
     def _array(self, pointer: str | None, node: Node) -> int:
         at = pointer or ""
@@ -134,7 +141,18 @@ class ArgumentRules:
         minimum, maximum = node.get("minItems", 0), node.get("maxItems")
         if item is None:
             return self._nothing
-        return self._ended(self._rules.add_repetition(item, minimum, maximum))
+        return self._ended(self._listed(item, minimum, maximum))
+
+    def _listed(self, entry: int, minimum: int, maximum: int | None) -> int:
+        """A number of entries, with the separator between them."""
+        if self._separator is None:
+            return self._rules.add_repetition(entry, minimum, maximum)
+        if maximum == 0:
+            return self._nothing
+        following = self._rules.add_sequence([self._separator, entry])
+        least, most = max(minimum - 1, 0), None if maximum is None else maximum - 1
+        entries = self._rules.add_sequence([entry, self._rules.add_repetition(following, least, most)])
+        return entries if minimum else self._rules.add_repetition(entries, 0, 1)
 
     def _ended(self, entries: int) -> int:
         """Entries and a line break that may follow them, except where they lie inside
@@ -189,12 +207,16 @@ class ArgumentRules:
                 container = self._container(group[0], at, node)
                 others.append((group[0], self._rules.add_sequence([container, end])))
                 continue
+            if group[0] in ("boolean", "null") and self._style.constants:
+                written = [self._style.constants[text] for text in self._schema.constants(at, group[0])]
+                others += [(group[0], self._rules.add_text(text)) for text in written]
+                continue
             index = self._schema.index(at, types, self._excluded)
             if index is not None:
                 others.append((group[0], self._rules.add_sequence([self._wrapped(self._rules.json(index)), end])))
         if strings is not None:
             is_mixed = (len(kinds) > 1 or not is_alone) and not self._style.tells_strings  # as the reader decides it
-            string = self._string(strings, closing, is_mixed=is_mixed)
+            string = self._quoted(strings) if self._style.quotes else self._string(strings, closing, is_mixed=is_mixed)
             if string is not None:
                 yield STRING, string
         yield from others
@@ -205,7 +227,8 @@ class ArgumentRules:
         reference = self._rules.reference(name)
         if is_new:
             body = self._object(pointer, node) if kind == "object" else self._array(pointer, node)
-            self._rules.define(name, [[body]])
+            brackets = ("{}" if kind == "object" else "[]") if self._separator is not None else ("", "")
+            self._rules.define(name, [[self._rules.add_text(brackets[0]), body, self._rules.add_text(brackets[1])]])
         return reference
 
     def _string(self, strings: Automaton, closing: str, *, is_mixed: bool) -> int | None:
@@ -224,6 +247,16 @@ class ArgumentRules:
                 strings -= _texts_of(LOOKS_LIKE_JSON)
             known[key] = None if strings.is_empty else self._string_rule(strings, closing, f"string {len(known)}")
         return known[key]
+
+    def _quoted(self, strings: Automaton) -> int | None:
+        """A rule for strings between quotes. None if there is no string."""
+        assert self._style.quotes is not None
+        if strings.is_empty:
+            return None
+        if self._style.is_escaped:
+            strings = self._schema.escaped(strings)
+        begin, end = map(self._rules.add_text, self._style.quotes)
+        return self._rules.add_sequence([begin, self._rules.add_automaton(strings), end])
 
     def _string_rule(self, strings: Automaton, closing: str, name: str) -> int:
         end = self._rules.add_text(closing)
@@ -258,10 +291,12 @@ class _Presence:
         rules: where the choices are added.
         entries: the expression of each entry, by its key.
         node: the schema of the object.
+        separator: the expression of what stands between two entries, if anything does.
     """
 
-    def __init__(self, rules: RuleSet, entries: Mapping[str, int], node: Node):
+    def __init__(self, rules: RuleSet, entries: Mapping[str, int], node: Node, separator: int | None):
         self._rules = rules
+        self._separator = separator
         self._entries = list(entries.items())
         self._required = frozenset(node.get("required", ()))
         self._minimum = node.get("minProperties", 0)
@@ -273,15 +308,15 @@ class _Presence:
 
     def add(self) -> int | None:
         """The expression of all choices. None if there is none."""
-        if self._counts or self._needs:
-            return self._rest(0, 0, frozenset(), frozenset())
+        if self._counts or self._needs or self._separator is not None:
+            return self._rest(0, 0, frozenset(), frozenset(), is_first=True)
         parts = [
             entry if name in self._required else self._rules.add_repetition(entry, 0, 1)
             for name, entry in self._entries
         ]
         return self._rules.add_sequence(parts) if parts else self._rules.add_text("")
 
-    def _rest(self, i: int, count: int, taken: frozenset[str], needed: frozenset[str]) -> int | None:
+    def _rest(self, i: int, count: int, taken: frozenset[str], needed: frozenset[str], *, is_first: bool) -> int | None:
         """The expression of the entries from ``i`` on. None if no choice is allowed.
 
         Args:
@@ -289,10 +324,11 @@ class _Presence:
             count: how many have been taken, if they are counted.
             taken: those of them that another one may need.
             needed: those that one of them needs, of the rest.
+            is_first: whether none has been taken.
         """
         if i == len(self._entries):
             return self._rules.add_text("") if not needed and count >= self._minimum * self._counts else None
-        key = (i, count, taken, needed)
+        key = (i, count, taken, needed, is_first and self._separator is not None)
         if key not in self._rests:
             name, entry = self._entries[i]
             choices = []
@@ -304,10 +340,12 @@ class _Presence:
                     count + self._counts,
                     taken | ({name} & self._needed_by_some),
                     (needed - {name}) | needs,
+                    is_first=False,
                 )
-                choices += [] if rest is None else [[entry, rest]]
+                begun = [entry] if is_first or self._separator is None else [self._separator, entry]
+                choices += [] if rest is None else [[*begun, rest]]
             if name not in self._required | needed:
-                rest = self._rest(i + 1, count, taken, needed)
+                rest = self._rest(i + 1, count, taken, needed, is_first=is_first)
                 choices += [] if rest is None else [[rest]]
             self._rests[key] = self._named(choices) if choices else None
         return self._rests[key]

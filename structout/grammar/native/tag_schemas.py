@@ -133,11 +133,23 @@ class TagSchema:
             known[key] = self._raw_strings(index, pointer) & texts_without(tuple(excluded), self._shared.limits)
         return known[key]
 
+    def constants(self, pointer: str | None, kind: str) -> list[str]:
+        """The JSON texts of the booleans, or of null, that a part allows."""
+        index = self.index(pointer, (kind,))
+        texts = ["null"] if kind == "null" else ["true", "false"]
+        return [text for text in texts if index is not None and index.matches(text)]
+
+    def escaped(self, strings: Automaton) -> Automaton:
+        """Strings as they stand between quotes in JSON, spelled in one way."""
+        with grammar_errors():
+            return Automaton(core().string_contents(strings.native, _STRING_LIMITS.as_native()))
+
     def refuse(self, pointer: str, keyword: str, reason: str) -> None:
         """Refuse a keyword, or leave it out if the constraint is lenient."""
         in_tag = f"{self._given.pointer}{pointer}/{keyword}"
         if not self._shared.is_lenient:
-            message = f"{self._given.style} arguments {reason}: {_ALTERNATIVE}"
+            style = self._given.style if isinstance(self._given.style, str) else "tagged"
+            message = f"{style} arguments {reason}: {_ALTERNATIVE}"
             raise GrammarError(message, kind=GrammarErrorKind.UNSUPPORTED).at(in_tag, keyword)
         if in_tag not in self._shared.weakened:
             self._shared.weakened.append(in_tag)

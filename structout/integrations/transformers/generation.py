@@ -132,9 +132,10 @@ def generate(
         choice: as in ``StructuredOutputsParams``.
         grammar: as in ``StructuredOutputsParams``.
         structural_tag: as in ``StructuredOutputsParams``.
-        tools: as in ``StructuredOutputsParams``, in hermes' format, with text between
-            calls; ``params`` has further options. Prompts that are chat messages get
-            the tools through the chat template. A template that ignores them causes a
+        tools: as in ``StructuredOutputsParams``, with text between calls; ``params``
+            has further options. Calls are written as the chat template writes them,
+            unless ``params`` name a format. Prompts that are chat messages get the
+            tools through the template, too. A template that ignores them causes a
             warning: see ``describe``.
         schemas: other schemas by their URIs, which ``json`` refers to.
         key_order: as in ``StructuredOutputsParams``; not with ``params``.
@@ -203,6 +204,8 @@ def generate(
     }
     prompts = list_of_prompts(prompts)
     params_of = params_of_prompts(params, constraint, len(prompts))
+    with_format = {id(each): each.for_tokenizer(tokenizer) for each in params_of if each is not None}
+    params_of = [None if each is None else with_format[id(each)] for each in params_of]
     for distinct in {id(each): each for each in params_of if each is not None}.values():
         distinct.validate(None if manager is None else manager.config)
     if fit is not None:
@@ -320,8 +323,8 @@ def _finish_reason(params: StructuredOutputsParams | None, written: str, text: T
     is_whole = params is not None and params.fit != "off" and text.is_complete
     if text.is_cut and not is_whole:
         return "length"
-    has_tools = params is not None and params.tools is not None
-    return "tool_calls" if has_tools and _parsed(params, written) else "stop"
+    has_calls = params is not None and params.tools is not None and bool(params.parse_tool_calls(written))
+    return "tool_calls" if has_calls else "stop"
 
 
 def _union(parts: Iterable[tuple[str, ...]]) -> tuple[str, ...]:

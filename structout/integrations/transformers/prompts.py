@@ -7,7 +7,6 @@ from typing import Any
 
 from structout.constraints.description import describe as describe_schema
 from structout.constraints.params import StructuredOutputOptions, StructuredOutputsParams
-from structout.constraints.tools.call_formats import TOOL_FORMATS
 from structout.constraints.tools.definitions import read_tools
 
 
@@ -104,8 +103,8 @@ def description_of(params: StructuredOutputsParams) -> str:
     """
     if params.tools is not None:
         tools = "\n".join(json.dumps(tool.as_dict["function"], ensure_ascii=False) for tool in read_tools(params.tools))
-        style = TOOL_FORMATS[params.tool_format]
-        return f"You can call these tools:\n{tools}\nCall a tool by writing:\n{style.begin('...')}{{...}}{style.end}"
+        call = params.call_format.write("...", "{...}")
+        return f"You can call these tools:\n{tools}\nCall a tool by writing:\n{call}"
     constraint = params.constraint()
     if constraint.kind is StructuredOutputOptions.JSON_OBJECT:
         return "Answer with a JSON object."

@@ -12,15 +12,14 @@ from typing import Any
 
 from vllm.exceptions import VLLMValidationError
 
-from structout.constraints.grammar_texts import is_gbnf
 from structout.constraints.params import StructuredOutputsParams
-from structout.constraints.tools.styles import STRING, STYLES
+from structout.constraints.tools.custom_inputs import INPUT, grammar_of, input_format
+from structout.constraints.tools.styles import STYLES
 from structout.errors import GrammarError
 from structout.grammar.native.rust_regex import ecma_from_rust
 from structout.grammar.registry import check_params
 from structout.integrations.client_tags import parts_of
 
-_INPUT = "input"  # vLLM's name for the one argument
 _LARK = "x-lark-grammar"
 
 
@@ -64,16 +63,11 @@ def _grammar_keyword(tool_format: Any) -> dict[str, str]:
     """
     if hasattr(tool_format, "model_dump"):
         tool_format = tool_format.model_dump()
-    if not isinstance(tool_format, Mapping) or tool_format.get("type") != "grammar":
+    found = grammar_of(tool_format)
+    if found is None:
         return {}
-    syntax, definition = tool_format.get("syntax"), tool_format.get("definition")
-    if syntax not in ("lark", "regex") or not isinstance(definition, str):
-        raise GrammarError('a grammar needs a definition and the syntax "lark" or "regex"')
-    if syntax == "regex":
-        return {"pattern": f"^(?:{ecma_from_rust(definition)})$"}
-    if is_gbnf(definition):
-        raise GrammarError("the syntax is lark, and ::= is of GBNF")
-    return {_LARK: definition}
+    syntax, definition = found
+    return {_LARK: definition} if syntax == "lark" else {"pattern": f"^(?:{ecma_from_rust(definition)})$"}
 
 
 def describing(describe: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
@@ -83,7 +77,7 @@ def describing(describe: Callable[..., dict[str, Any]]) -> Callable[..., dict[st
         function = describe(tool)
         keyword = _grammar_keyword(tool.format)
         if keyword:
-            function["parameters"]["properties"][_INPUT] |= keyword
+            function["parameters"]["properties"][INPUT] |= keyword
             function["strict"] = True
         return function
 
@@ -103,17 +97,8 @@ def with_grammars(tag: Any) -> Any:
         grammar, excluded, style = _lark_of(part), part.get("excludes", []), part.get("style", "json")
         if grammar is None or not isinstance(excluded, list) or style not in ("json", *STYLES):
             continue  # the engine refuses such excludes and styles
-        if style == "json":
-            begin, end = json.dumps({_INPUT: "|"}).split("|")
-        else:
-            notation = STYLES[style]
-            line_break = "\n" if notation.is_wrapped else ""
-            begin, end = notation.opening(_INPUT, STRING) + line_break, line_break + notation.closing(_INPUT)
-            excluded = [*excluded, *notation.markers]
-        text = {"type": "grammar", "grammar": grammar, "excludes": excluded, "in_json_string": style == "json"}
-        constants = [{"type": "const_string", "value": value} for value in (begin, end)]
         part.clear()
-        part.update(type="sequence", elements=[constants[0], text, constants[1]])
+        part.update(input_format(grammar, STYLES.get(style), excluded))
     return tag
 
 
@@ -122,9 +107,9 @@ def _lark_of(part: Mapping[str, Any]) -> str | None:
     custom tool."""
     schema = part.get("json_schema")
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    if not isinstance(properties, Mapping) or [*properties] != [_INPUT] or not isinstance(properties[_INPUT], Mapping):
+    if not isinstance(properties, Mapping) or [*properties] != [INPUT] or not isinstance(properties[INPUT], Mapping):
         return None
-    grammar = properties[_INPUT].get(_LARK)
+    grammar = properties[INPUT].get(_LARK)
     return grammar if isinstance(grammar, str) else None
 
 

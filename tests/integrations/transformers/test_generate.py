@@ -327,7 +327,8 @@ def test_generate_whose_chat_template_ignores_tools_warns_and_describes_them_if_
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         in_template = "{{ tools[0].function.name }}\n" + WITHOUT_TOOLS
-        assert prompt_of(parts, monkeypatch, in_template, tools=[Item], describe=True) == "Item\nuser: Hi\n"
+        params = StructuredOutputsParams(tools=[Item], tool_format="hermes")
+        assert prompt_of(parts, monkeypatch, in_template, params=params, describe=True) == "Item\nuser: Hi\n"
         prompt_of(parts, monkeypatch, WITHOUT_TOOLS, choice=["yes"])
 
 

@@ -1,0 +1,217 @@
+"""Answers with calls that are read in pieces: however they are cut, they are the same;
+what is not complete is read so far."""
+
+import itertools
+import json
+import random
+
+import pytest
+
+from structout import StructuredOutputsParams
+from structout.constraints.partial_json import JsonScanner, parse_partial_json
+from structout.constraints.tools.call_formats import TOOL_FORMATS
+from structout.errors import GrammarError
+from structout.grammar.native.backend import NativeBackend
+from structout.grammar.vocabulary import Vocabulary
+from support.mask_walks import MaskWalker
+from support.tool_calls import read_calls
+
+_TOKENS = (*(bytes([byte]) for byte in range(256)), "｜DSML｜".encode(), b"<|", b"</", b"parameter", b'": ', b"")
+VOCABULARY = Vocabulary(_TOKENS, stop_token_ids=(len(_TOKENS) - 1,))
+TOOLS = [
+    {
+        "name": "add",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "text": {"type": "string"},
+                "items": {"type": "array", "items": {"type": "integer"}, "maxItems": 3},
+                "either": {"type": ["boolean", "number"]},
+                "inner": {"type": "object", "properties": {"key": {"type": "string"}}, "additionalProperties": False},
+            },
+            "additionalProperties": False,
+        },
+    },
+    {"name": "add_more", "parameters": None},
+]
+ARGUMENTS = {"text": 'a "b"\\\nc é', "items": [1, 20], "either": True, "inner": {"key": "v"}}
+
+
+def params_of(tool_format, choice="auto"):
+    return StructuredOutputsParams(tools=TOOLS, tool_choice=choice, tool_format=tool_format)
+
+
+def written(tool_format, *calls):
+    form = params_of(tool_format).call_format
+    return form.separator.join(form.write(*call) for call in calls).join(form.section or ("", ""))
+
+
+def read(params, pieces, **options):
+    """The content, the calls and their JSON texts of an answer in pieces."""
+    stream = params.tool_call_stream(**options)
+    events = [event for piece in pieces for event in stream.feed(piece)] + stream.finish()
+    texts = {"content": "", "reasoning": ""}
+    calls = []
+    for event in events:
+        if event.kind == "call":
+            calls.append([event.text, "", None])
+            assert event.index == len(calls) - 1
+        elif event.kind == "arguments":
+            calls[event.index][1] += event.text
+        elif event.kind == "complete":
+            calls[event.index][2] = event.call.arguments
+            assert event.call.is_complete
+        else:
+            texts[event.kind] += event.text
+    assert all(json.loads(text) == arguments for _, text, arguments in calls)
+    return texts, calls
+
+
+@pytest.fixture(scope="module")
+def backend():
+    return NativeBackend(VOCABULARY)
+
+
+@pytest.mark.parametrize("tool_format", TOOL_FORMATS)
+def test_answers_are_the_same_however_they_are_cut(tool_format):
+    params = params_of(tool_format)
+    text = f"Wait, é: {written(tool_format, ('add', ARGUMENTS), ('add_more', {}))} Done <"
+    whole = read(params, [text])
+    assert whole[0] == {"content": "Wait, é:  Done <", "reasoning": ""}
+    assert [(name, arguments) for name, _, arguments in whole[1]] == [("add", ARGUMENTS), ("add_more", {})]
+    assert read(params, list(text)) == whole
+    for cut in range(len(text)):
+        assert read(params, [text[:cut], text[cut:]]) == whole
+    assert [(call.name, call.arguments) for call in params.parse_tool_calls(text)] == [
+        (name, arguments) for name, _, arguments in whole[1]
+    ]
+
+
+@pytest.mark.parametrize("tool_format", TOOL_FORMATS)
+def test_drawn_calls_are_read_back_in_pieces_of_tokens(backend, tool_format):
+    params = params_of(tool_format, "required")
+    form = params.call_format
+    part = params.constraint().value["format"]
+    grammar = backend.compile(params.constraint()).grammar
+    closing = [] if form.argument_style is None else [form.argument_style.closing("text").encode()]
+    hints = [form.end.encode(), *closing, *([form.section[1].encode()] if form.section else []), b'"', b"}"]
+    walker, rng, num_calls = MaskWalker(VOCABULARY), random.Random(tool_format), 0
+    for style in ("uniform", "longest", "rare") * 4:
+        text = walker.draw(grammar, style, rng, 40, hints)
+        if text is None:
+            continue
+        text = text.decode()
+        expected = [arguments for _, arguments, _ in read_calls(part, text)]
+        assert [arguments for _, _, arguments in read(params, [text])[1]] == expected
+        assert [arguments for _, _, arguments in read(params, list(text))[1]] == expected
+        cuts = sorted(rng.sample(range(len(text) + 1), 2))
+        pieces = [text[a:b] for a, b in itertools.pairwise([0, *cuts, len(text)])]
+        assert [arguments for _, _, arguments in read(params, pieces)[1]] == expected
+        num_calls += len(expected)
+    assert num_calls > 0
+
+
+def begins_like(value, whole):
+    """Whether a value may grow to another one."""
+    if isinstance(whole, dict):
+        return isinstance(value, dict) and all(begins_like(value[key], whole[key]) for key in value)
+    if isinstance(whole, list):
+        return isinstance(value, list) and all(map(begins_like, value, whole)) and len(value) <= len(whole)
+    return whole.startswith(value) if isinstance(whole, str) else value == whole
+
+
+@pytest.mark.parametrize("tool_format", TOOL_FORMATS)
+def test_partial_arguments_grow(tool_format):
+    params = params_of(tool_format)
+    text = written(tool_format, ("add", ARGUMENTS))
+    sizes = set()
+    for cut in range(len(text) + 1):
+        calls = params.parse_tool_calls(text[:cut], partial=True)
+        assert len(calls) <= 1
+        for call in calls:
+            assert begins_like(call.arguments, ARGUMENTS), (text[:cut], call.arguments)
+            sizes.add(len(json.dumps(call.arguments)))
+            assert call.is_complete or cut < len(text)
+    assert len(sizes) >= 15
+    assert params.parse_tool_calls(text, partial=True)[0].is_complete
+
+
+def test_reasoning_is_told_from_content_and_has_no_calls():
+    call = '<tool_call>\n{"name": "add_more", "arguments": {}}\n</tool_call>'
+    params = params_of(with_reasoning(TOOL_FORMATS["hermes"]))
+    text = f"<think>a {call} b</think>c{call}"
+    expected = ({"content": "c", "reasoning": f"a {call} b"}, [["add_more", "{}", {}]])
+    assert read(params, list(text)) == read(params, [text]) == expected
+    assert read(params, list(text.removeprefix("<think>")), begins_in_reasoning=True) == expected
+    assert read(params, list("<thin"))[0] == {"content": "<thin", "reasoning": ""}
+
+
+def with_reasoning(form):
+    return type(form)(**{**vars(form), "reasoning": ("<think>", "</think>")})
+
+
+def test_trigger_of_no_call_is_content():
+    params = params_of("hermes")
+    text = "<tool_call> is how a call begins" + " and goes on" * 9
+    assert read(params, list(text)) == ({"content": text, "reasoning": ""}, [])
+    assert read(params, list("<tool_call>")) == ({"content": "<tool_call>", "reasoning": ""}, [])
+
+
+def test_arguments_come_as_they_are_written():
+    stream = params_of("hermes").tool_call_stream()
+    stream.feed('<tool_call>\n{"name": "add", "arguments": ')
+    assert [(event.kind, event.text, event.index) for event in stream.feed('{"te')] == [("arguments", '{"te', 0)]
+    assert [(event.kind, event.text, event.index) for event in stream.feed('xt": "a')] == [("arguments", 'xt": "a', 0)]
+
+
+@pytest.mark.parametrize("cut", [0, 20, 50, 60])
+def test_calls_that_are_not_closed_are_refused(cut):
+    text = '<tool_call>\n{"name": "add", "arguments": {"text": "abcdefg"}}\n</tool_call>'
+    stream = params_of("hermes").tool_call_stream()
+    if cut < 50:
+        stream.feed(text[:cut])
+        assert [event.kind for event in stream.finish()] == ["content"] * (cut > 0)
+        return
+    stream.feed(text[:cut])
+    with pytest.raises(ValueError, match=r"the call of add is not closed by '}\\n</tool_call>'"):
+        stream.finish()
+    with pytest.raises(ValueError, match="the call of add is not closed by"):
+        params_of("hermes").tool_call_stream().feed(text.replace("}}", "}x"))
+
+
+def test_streams_need_tools():
+    with pytest.raises(GrammarError, match="there are no tools whose calls could be read"):
+        StructuredOutputsParams(regex="a").tool_call_stream()
+
+
+VALUE = {
+    "a": 'x\\y"z\n\u00e9 \U0001f600',
+    "b": [1, -2.5e3, True, None, {"c": {}, "d": []}],
+    "": "e\\\\",
+    "k": {"q": "\\u"},
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"ensure_ascii": False}, {"indent": 2}])
+def test_json_so_far_grows_and_its_end_is_found(options):
+    text = json.dumps(VALUE, **options)
+    scanner = JsonScanner()
+    for cut in range(len(text) + 1):
+        value = parse_partial_json(text[:cut])
+        assert value is None if cut == 0 else begins_like(value, VALUE), text[:cut]
+        assert scanner.end(text[:cut]) == (cut if cut == len(text) else None)
+    assert value == VALUE
+    assert JsonScanner().end(f"{text}}} ") == len(text)
+
+
+@pytest.mark.parametrize("text", ["]", "{1", "<", "[}"])
+def test_what_begins_no_json_is_refused(text):
+    with pytest.raises(ValueError, match=r"begins at character|Expecting"):
+        parse_partial_json(text)
+
+
+def test_parse_reads_json_and_calls_so_far():
+    params = StructuredOutputsParams(json=list[int])
+    assert [params.parse(text, partial=True) for text in ("", "[1", "[1, ", "[1, 22, 3")] == [None, [], [1], [1, 22]]
+    (call,) = params_of("hermes").parse('<tool_call>\n{"name": "add", "arguments": {"text": "ab', partial=True)
+    assert (call.arguments, call.is_complete) == ({"text": "ab"}, False)
