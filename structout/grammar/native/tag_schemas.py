@@ -142,7 +142,7 @@ class TagSchema:
     def escaped(self, strings: Automaton) -> Automaton:
         """Strings as they stand between quotes in JSON, spelled in one way."""
         with grammar_errors():
-            return Automaton(core().string_contents(strings.native, _STRING_LIMITS.as_native()))
+            return Automaton(core().string_contents(strings.native, _STRING_LIMITS.native))
 
     def refuse(self, pointer: str, keyword: str, reason: str) -> None:
         """Refuse a keyword, or leave it out if the constraint is lenient."""

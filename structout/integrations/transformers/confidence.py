@@ -1,6 +1,7 @@
 """How sure a model is of a text and of each of its values."""
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from structout.constraints.params import StructuredOutputsParams
-from structout.constraints.tools.call_formats import TOOL_FORMATS
+from structout.constraints.tools.call_formats import ToolFormat
 from structout.constraints.tools.definitions import read_tools
 from structout.integrations.transformers.model_feed import last_logits
 from structout.ops.sampler import DeviceMasks
@@ -156,29 +157,28 @@ class _ScoredText:
 
     def values(self, params: StructuredOutputsParams | None) -> Any:
         """A leaf in place of each value of the text."""
+        has_json = params is not None and (params.json_object or params.json is not None)
         if params is not None and params.tools is not None:
-            return self._calls(params)
-        if params is not None and (params.json_object or params.json is not None):
+            form = params.call_format
+            if not has_json or self._text.startswith(form.trigger):
+                return self._calls(params, form)
+        if has_json:
             return _shape(self._text, 0, self._leaf)[0]
         choices = None if params is None or params.choice is None else json.loads(params.constraint().spec)
         return self._leaf(self._bytes.decode(errors="replace"), 0, len(self._text), choices or ())
 
-    def _calls(self, params: StructuredOutputsParams) -> list[Any]:
+    def _calls(self, params: StructuredOutputsParams, form: ToolFormat) -> list[Any]:
         values, at = [], 0
         names = [tool.name for tool in read_tools(params.tools)]
-        tool_format = TOOL_FORMATS[params.tool_format]
         for call in params.parse_tool_calls(self._text):
-            begin = tool_format.begin(call.name)
-            start = self._text.index(begin, at)
-            name = start + begin.index(call.name)
-            start += len(begin)
-            if tool_format.numbered is not None:
-                start = self._text.index(tool_format.numbered, start) + len(tool_format.numbered)
-            if tool_format.style == "json":
-                arguments, at = _shape(self._text, start, self._leaf)
+            begin = re.compile(form.begin_pattern(call.name)).search(self._text, at)
+            assert begin is not None
+            name = self._text.index(call.name, begin.start())
+            if form.argument_style is None:
+                arguments, at = _shape(self._text, begin.end(), self._leaf)
             else:
-                at = self._text.index(tool_format.end, start)
-                arguments = self._leaf(call.arguments, start, at, ())
+                at = self._text.index(form.end, begin.end()) if form.end else len(self._text)
+                arguments = self._leaf(call.arguments, begin.end(), at, ())
             values.append({"name": self._leaf(call.name, name, name + len(call.name), names), "arguments": arguments})
         return values
 

@@ -145,7 +145,7 @@ def test_number_that_may_have_more_digits_is_no_other_value(parts, manager):
         assert leaf.other in {7, 1, 12, 123, None} - {leaf.value}
 
 
-@pytest.mark.parametrize("tool_format", ["hermes", "llama", "kimi", "qwen_3_coder", "glm_4_7"])
+@pytest.mark.parametrize("tool_format", ["hermes", "llama", "kimi", "mistral", "qwen_3_coder", "lfm2"])
 def test_calls_have_the_confidence_of_their_names_and_arguments(parts, manager, tool_format):
     model, tokenizer = parts
     params = StructuredOutputsParams(tools=[take, leave], tool_choice="required", tool_format=tool_format)
@@ -159,7 +159,7 @@ def test_calls_have_the_confidence_of_their_names_and_arguments(parts, manager, 
             assert {values["name"].value, values["name"].other} <= {"take", "leave", None}
             arguments = values["arguments"]
             if not isinstance(arguments, LeafConfidence):
-                assert tool_format in ("hermes", "llama", "kimi")
+                assert tool_format in ("hermes", "llama", "kimi", "mistral")
                 arguments = {key: leaf.value for key, leaf in arguments.items()}
                 assert arguments == call.arguments
             else:
