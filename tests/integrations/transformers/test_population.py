@@ -40,7 +40,7 @@ def test_resampled_texts_follow_the_conditional_distribution_and_plain_draws_do_
     model, tokenizer = parts
     rng, prompt, choice = random.Random(0), "order:", CHOICES[name]
     (decision,) = decide(model, tokenizer, prompt, choice, temperature=TEMPERATURE, manager=manager)
-    num_groups, num_rounds = 100, num_cases(4, long=12)
+    num_groups, num_rounds = 50, num_cases(4, long=40)
     exact = dict(zip(decision.answers, decision.probabilities, strict=True))
     expected = {answer: share * num_groups * num_rounds for answer, share in exact.items()}
     ratios = {}
