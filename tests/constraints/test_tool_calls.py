@@ -59,7 +59,8 @@ def test_calls_that_are_generated_are_read_back_and_run(backend, tool_format, ch
     begun = form.section[0] if form.section else form.begin("add").partition(ID)[0] if choice == "auto" else ""
     tokens = list(begun.encode())
     assert grammar.accept_tokens("", tokens)
-    closing = [] if form.style == "json" else [STYLES[form.style].closing("a").encode()]
+    style = None if form.style == "json" else STYLES[form.style]
+    closing = [] if style is None else [text.encode() for text in (style.closing("a"), *(style.quotes or ()))]
     hints = [form.end.encode(), *closing, *([form.section[1].encode()] if form.section else []), b'"', b"}"]
     walker, rng, num_calls = MaskWalker(VOCABULARY), random.Random(f"{tool_format} {choice}"), 0
     for _ in range(6):
