@@ -154,6 +154,16 @@ def test_drawn_literals_are_read_as_their_own_readers_read_them(tool_format, rea
     assert num_drawn > 5
 
 
+def test_many_objects_inside_of_arguments_have_rules_of_their_own():
+    inner = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
+    keys = [f"key_{number}" for number in range(60)]
+    schema = {"type": "object", "properties": dict.fromkeys(keys, inner), "additionalProperties": False}
+    params = StructuredOutputsParams(tools=as_openai_tools({"f": schema}), tool_choice="f", tool_format="gemma_4")
+    text = params.call_format.write("f", {key: {"a": 1, "b": 2} for key in keys})
+    grammar = NativeBackend(VOCABULARY).compile(params.constraint()).grammar
+    assert grammar.accept_tokens("", [*text.encode(), _STOP])
+
+
 @pytest.mark.parametrize("tool_format", TEMPLATES)
 def test_formats_are_those_of_real_templates(tool_format):
     facts = json.loads((ROOT / "tests" / "corpus" / "tool_formats.json").read_text())[TEMPLATES[tool_format]]

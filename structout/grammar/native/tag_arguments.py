@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
+from itertools import count
 
 from structout.constraints.tools.schema_kinds import Node, below, branches_of, kinds_of, property_pointer, resolved
 from structout.constraints.tools.styles import LOOKS_LIKE_JSON, STRING, STYLES, ArgumentStyle, style_of
@@ -71,6 +72,7 @@ class ArgumentRules:
         self._style = style
         self._excluded = excluded
         self._nothing = rules.add_text("")
+        self._names = (f"entries {number}" for number in count())
         self._separator = rules.add_text(style.separator) if style.separator else None
 
     def add_arguments(self) -> int:
@@ -112,7 +114,7 @@ class ArgumentRules:
             elif name in required:
                 message = f"no value is allowed for the key {name!r}, which is required"
                 raise self._schema.error(value_pointer or at, message, GrammarErrorKind.IMPOSSIBLE)
-        presence = _Presence(self._rules, entries, node, self._separator)
+        presence = _Presence(self._rules, self._names, entries, node, self._separator)
         body = presence.add()
         if body is None:
             message = "no choice of keys satisfies minProperties, maxProperties, required and dependentRequired"
@@ -289,13 +291,17 @@ class _Presence:
 
     Args:
         rules: where the choices are added.
+        names: of rules, each new.
         entries: the expression of each entry, by its key.
         node: the schema of the object.
         separator: the expression of what stands between two entries, if anything does.
     """
 
-    def __init__(self, rules: RuleSet, entries: Mapping[str, int], node: Node, separator: int | None):
+    def __init__(
+        self, rules: RuleSet, names: Iterator[str], entries: Mapping[str, int], node: Node, separator: int | None
+    ):
         self._rules = rules
+        self._names = names
         self._separator = separator
         self._entries = list(entries.items())
         self._required = frozenset(node.get("required", ()))
@@ -352,6 +358,6 @@ class _Presence:
 
     def _named(self, choices: list[list[int]]) -> int:
         """A rule, which others share."""
-        name = f"entries {len(self._rests)} {id(self)}"
+        name = next(self._names)
         self._rules.define(name, choices)
         return self._rules.reference(name)
