@@ -332,6 +332,20 @@ def test_generate_whose_chat_template_ignores_tools_warns_and_describes_them_if_
         prompt_of(parts, monkeypatch, WITHOUT_TOOLS, choice=["yes"])
 
 
+def test_generate_writes_calls_as_the_chat_template_does(parts, monkeypatch):
+    model, tokenizer = parts
+    call = "<do>{{ c.function.name }} with {{ c.function.arguments | tojson }}</do>"
+    template = f"{{{{ tools | length }}}}{WITHOUT_TOOLS}{{% for c in messages[-1].tool_calls %}}{call}{{% endfor %}}"
+    monkeypatch.setattr(tokenizer, "chat_template", template, raising=False)
+    messages = [{"role": "user", "content": "Hi"}]
+    options = {"tools": [Item], "tool_choice": "Item"}
+    for tool_format, begin in ((None, "<do>Item with {"), ("mimo", "<tool_call><function=Item>")):
+        params = StructuredOutputsParams(**options, tool_format=tool_format)
+        result = generate(model, tokenizer, [messages, messages], params=params, max_new_tokens=200)
+        assert all(text.startswith(begin) for text in result.texts)
+        assert [[call.name for call in calls] for calls in result.parsed] == [["Item"], ["Item"]]
+
+
 @pytest.mark.parametrize(
     ("constraint", "description"),
     [
