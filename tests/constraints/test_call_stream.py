@@ -146,6 +146,23 @@ def test_reasoning_is_told_from_content_and_has_no_calls():
     assert read(params, list("<thin"))[0] == {"content": "<thin", "reasoning": ""}
 
 
+def test_answers_of_gpt_oss_are_a_reasoning_and_a_content_or_a_call():
+    params = params_of("harmony")
+    reasoning = "<|channel|>analysis<|message|>Hm <b><|end|><|start|>assistant"
+    call = written("harmony", ("add", ARGUMENTS))
+    answers = {
+        f"{reasoning}{call}": ("Hm <b>", "", ["add"]),
+        f"{reasoning}{call.removesuffix('<|call|>')}": ("Hm <b>", "", ["add"]),  # a stop token has no text
+        f"{reasoning}<|channel|>final<|message|>Yes": ("Hm <b>", "Yes", []),
+        "<|channel|>final<|message|>Yes": ("", "Yes", []),
+        call: ("", "", ["add"]),
+    }
+    for text, (thought, content, names) in answers.items():
+        for pieces in ([text], list(text)):
+            texts, calls = read(params, pieces)
+            assert (texts["reasoning"], texts["content"], [call[0] for call in calls]) == (thought, content, names)
+
+
 def with_reasoning(form):
     return type(form)(**{**vars(form), "reasoning": ("<think>", "</think>")})
 

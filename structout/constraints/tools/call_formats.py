@@ -38,6 +38,8 @@ class ToolFormat:
         is_single: whether an answer has one call at most.
         reasoning: what stands around a reasoning, if that is known. An empty begin
             stands in the prompt.
+        content_begin: what stands in front of a content, behind a reasoning or at the
+            begin of the answer.
     """
 
     begin: Callable[[str], str]
@@ -50,6 +52,7 @@ class ToolFormat:
     excluded: tuple[str, ...] = ()
     is_single: bool = False
     reasoning: tuple[str, str] | None = None
+    content_begin: str = ""
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any) -> "ToolFormat":
@@ -285,6 +288,7 @@ TOOL_FORMATS = {
         "<|call|>",
         "<|channel|>commentary to=functions.",
         is_single=True,
-        reasoning=("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+        reasoning=("<|channel|>analysis<|message|>", "<|end|><|start|>assistant"),
+        content_begin="<|channel|>final<|message|>",
     ),
 }

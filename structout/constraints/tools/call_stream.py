@@ -79,7 +79,7 @@ class ToolCallStream:
         self._at = 0  # what stands before is read
         self._start = 0  # of the arguments
         self._state = self._in_reasoning if begins_in_reasoning else self._at_start
-        self._after_reasoning = self._at_content if is_calls_or_text else self._in_content
+        self._is_calls_or_text = is_calls_or_text
         self._events: list[StreamEvent] = []
         self._num_calls = 0
         self._tool = self._tools[0]
@@ -135,7 +135,7 @@ class ToolCallStream:
         rest = self._text.lstrip()
         if len(rest) < len(begin) and begin.startswith(rest):
             return False
-        self._state = self._after_reasoning
+        self._state = self._at_content
         if begin and rest.startswith(begin):
             self._at = len(self._text) - len(rest) + len(begin)
             self._state = self._in_reasoning
@@ -146,14 +146,18 @@ class ToolCallStream:
         if not self._read_until("reasoning", end):
             return False
         self._at += len(end)
-        self._state = self._after_reasoning
+        self._state = self._at_content
         return True
 
     def _at_content(self) -> bool:
-        rest, trigger = self._text[self._at :], self._form.trigger
-        if len(rest) < len(trigger) and trigger.startswith(rest):
-            return False
-        self._state = self._in_content if rest.startswith(trigger) else self._in_text
+        begin, trigger = self._form.content_begin, self._form.trigger
+        rest = self._text[self._at :]
+        for mark in (begin, trigger if self._is_calls_or_text else ""):
+            if len(rest) < len(mark) and mark.startswith(rest):
+                return False
+        is_text = self._is_calls_or_text and not rest.startswith(trigger)
+        self._at += len(begin) if rest.startswith(begin) else 0
+        self._state = self._in_text if is_text else self._in_content
         return True
 
     def _in_text(self) -> bool:

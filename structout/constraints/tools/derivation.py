@@ -48,6 +48,7 @@ class DerivedFormat(NamedTuple):
     excluded: tuple[str, ...] = ()
     is_single: bool = False
     reasoning: tuple[str, str] | None = None
+    content_begin: str = ""
 
 
 class NoCallsError(GrammarError):
@@ -171,7 +172,7 @@ class _Template:
         calls, style = self._find_calls(text, start)
         head = self._marked(text[start : calls[0].start], calls)
         tail = self._marked(text[calls[-1].end :], calls)
-        reasoning = self._reasoning(begun)
+        reasoning, content_begin = self._reasoning(begun)
         head = self._without_preface(head, calls, reasoning)
         tail = _without_end_of_turn(tail, end_of_turn, getattr(self._tokenizer, "eos_token", None))
         separator, section, has_number = "", None, False
@@ -191,13 +192,23 @@ class _Template:
         opened = section[0] if section else before
         mark = _MARK.match(opened)
         trigger = mark[0] if mark and mark[0] not in end_of_turn else opened
-        if not trigger.strip() or trigger in end_of_turn:
+        if not trigger.strip() or trigger in end_of_turn or (reasoning and reasoning[1].endswith(trigger)):
             raise _NotFoundError("nothing that tells a call from other text stands in front of the name")
         inner = before if section else before[len(trigger) :]
         excluded = (inner[inner.find("<") :],) if "<" in inner else ()
         call_id = NUMBER if has_number or ID not in begin else _RANDOM_ID
         return DerivedFormat(
-            begin, end, trigger, style, section, separator, call_id, excluded, self._num_calls == 1, reasoning
+            begin,
+            end,
+            trigger,
+            style,
+            section,
+            separator,
+            call_id,
+            excluded,
+            self._num_calls == 1,
+            reasoning,
+            content_begin,
         )
 
     # -- calls ----------------------------------------------------------------------
@@ -290,18 +301,22 @@ class _Template:
             head = head[closed.end() :]
         return head.lstrip("\n")
 
-    def _reasoning(self, begun: str) -> tuple[str, str] | None:
-        """What stands around a reasoning. None if the template writes none."""
+    def _reasoning(self, begun: str) -> tuple[tuple[str, str] | None, str]:
+        """What stands around a reasoning, None if the template writes none; and what
+        stands in front of a content behind it, and of no call."""
         reasoning = dict.fromkeys(_REASONING_KEYS, _REASONING)
         text = self._rendered({"content": _CONTENT, **reasoning}) or ""
         before, found, after = text.partition(_REASONING)
-        end = after.partition(_CONTENT)[0].strip()
-        if not found or not end or _CONTENT not in after:
-            return None
+        after, _, has_content = after.partition(_CONTENT)
+        if not found or not after.strip() or not (has_content or text.endswith(_CONTENT)):
+            return None, ""
+        with_calls = self._rendered({"content": "", **self._calls, **reasoning}) or ""
+        shared = _shared_start(after, with_calls.partition(_REASONING)[2])
+        end, content_begin = (shared.strip(), after[len(shared) :].strip()) if shared.strip() else (after.strip(), "")
         begin = before[len(_shared_start(begun, before)) :].strip()
         if not begin and end.startswith("</") and end.replace("/", "") in before:
             begin = end.replace("/", "")
-        return begin, end
+        return (begin, end), content_begin
 
 
 def _squeezed(text: str) -> str:
