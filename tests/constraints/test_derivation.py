@@ -190,6 +190,24 @@ SHAPES = {
             "reasoning": ["<think>", "</think>"],
         },
     ),
+    "a prompt with a mark that begins as that of a call": (
+        template(each(f"<tool>{NAMED}</tool>"), prompt="<bot><think>\n"),
+        {"begin": '<tool>{"name": "{name}", "arguments": ', "end": "}</tool>", "trigger": "<tool>"},
+    ),
+    "a header behind the reasoning, of a content or of a call": (
+        template(
+            each(f"<call>{NAMED}</call>"),
+            content="{% if m.reasoning %}<mind>{{ m.reasoning }}<end><bot>{% endif %}"
+            "{% if m.content %}<say>{{ m.content }}{% endif %}",
+        ),
+        {
+            "begin": '<call>{"name": "{name}", "arguments": ',
+            "end": "}</call>",
+            "trigger": "<call>",
+            "reasoning": ["<mind>", "<end><bot>"],
+            "content_begin": "<say>",
+        },
+    ),
     "arguments as text": (
         template(each('<call>{"name": "{{ f.name }}", "arguments": ' + "{{ '' + f.arguments }}}</call>")),
         {"begin": '<call>{"name": "{name}", "arguments": ', "end": "}</call>", "trigger": "<call>"},
