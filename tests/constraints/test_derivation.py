@@ -245,6 +245,17 @@ def test_derived_formats_are_generated_and_read_back(backend, shape, choice):
         assert not backend.compile(params.constraint()).grammar.accept_tokens("", [*wrong.encode(), _STOP])
 
 
+def test_format_is_derived_once_for_each_template():
+    first, second = [*SHAPES.values()][:2]
+    tokenizer = tokenizer_with(first[0])
+    form = ToolFormat.from_tokenizer(tokenizer)
+    assert ToolFormat.from_tokenizer(tokenizer) is form
+    tokenizer.chat_template = second[0]
+    other = ToolFormat.from_tokenizer(tokenizer)
+    assert other.write("f", {"a": 1}) == ToolFormat.from_tokenizer(tokenizer_with(second[0])).write("f", {"a": 1})
+    assert other is not form
+
+
 @pytest.mark.parametrize(
     ("calls", "missing"),
     [

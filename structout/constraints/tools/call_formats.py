@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from structout.constraints.tools.custom_inputs import input_format
 from structout.constraints.tools.definitions import Tool, read_choice
@@ -68,12 +69,15 @@ class ToolFormat:
             GrammarError: the template writes calls, but a part of their notation is not
                 found. The message names it.
         """
-        try:
-            found = derive_format(tokenizer)
-        except NoCallsError as reason:
-            warnings.warn(f"{reason}: calls are written in the format hermes", stacklevel=2)
-            return TOOL_FORMATS["hermes"]
-        return cls(partial(_filled, found.begin), *found[1:])
+        described = [getattr(tokenizer, name, None) for name in ("chat_template", "response_template")]
+        if tokenizer not in _derived or _derived[tokenizer][0] != described:
+            try:
+                found = derive_format(tokenizer)
+            except NoCallsError as reason:
+                warnings.warn(f"{reason}: calls are written in the format hermes", stacklevel=2)
+                return TOOL_FORMATS["hermes"]
+            _derived[tokenizer] = described, cls(partial(_filled, found.begin), *found[1:])
+        return _derived[tokenizer][1]
 
     def write(self, name: str, arguments: Mapping[str, Any] | str) -> str:
         """The text of a call, without a section around it. Arguments that are a text
@@ -151,6 +155,10 @@ class ToolFormat:
     def _calls(self, tags: list[dict[str, Any]], is_single: bool) -> dict[str, Any]:
         calls = {"type": "tags_with_separator", "tags": tags, "separator": self.separator, "at_least_one": True}
         return calls | {"stop_after_first": is_single}
+
+
+# By tokenizer: the templates, and the format that they show.
+_derived: WeakKeyDictionary[Any, tuple[list[Any], ToolFormat]] = WeakKeyDictionary()
 
 
 def _constant(value: str) -> dict[str, str]:
