@@ -197,7 +197,7 @@ def _json_in_tags(space: str) -> ToolFormat:
 TOOL_FORMATS = {
     "hermes": _json_in_tags("\n"),
     "exaone": _json_in_tags(""),
-    "llama": ToolFormat(lambda name: f'{{"name": {_quoted(name)}, "parameters": ', "}", '{"name":'),
+    "llama": ToolFormat(lambda name: f'{{"name": {_quoted(name)}, "parameters": ', "}", '{"name":', separator="; "),
     "qwen_3_coder": ToolFormat(
         lambda name: f"<tool_call>\n<function={name}>\n",
         "\n</function>\n</tool_call>",

@@ -1,4 +1,5 @@
-"""Calls in every format that vLLM constrains, read by vLLM's own parsers."""
+"""Calls in every format that vLLM constrains, and in our own formats, read by vLLM's
+parsers."""
 
 import json
 
@@ -14,6 +15,9 @@ from vllm.parser import ParserManager
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
 
+from structout import StructuredOutputsConfig as OurConfig
+from structout import StructuredOutputsParams as OurParams
+from structout.constraints.tools.call_formats import TOOL_FORMATS
 from structout.grammar.native.backend import NativeBackend
 from structout.integrations.client_tags import as_parsers_read
 from structout.integrations.vllm import request_params
@@ -30,12 +34,34 @@ READS_NO_STREAMS = ("llama3_json",)
 # Reads the string "null" as null where the schema allows both, whoever writes it, but
 # not in streams.
 READS_NULL_IN_QUOTES = ("plamo3",)
+# vLLM's parsers for formats of structout.
+OWN_FORMATS = {
+    "hermes": "hermes",
+    "llama": "llama3_json",
+    "qwen_3_coder": "qwen3_coder",
+    "mimo": "mimo",
+    "glm_4_7": "glm47",
+    "minimax": "minimax_m2",
+    "minimax_m3": "minimax_m3",
+    "deepseek_r1": "deepseek_v3",
+    "deepseek_v3_1": "deepseek_v31",
+    "deepseek_v3_2": "deepseek_v32",
+    "deepseek_v4": "deepseek_v4",
+    "deepseek_v4_1": "deepseek_v41",
+    "kimi": "kimi_k2",
+    "kimi_k3": "kimi_k3",
+    "lfm2": "lfm2",
+    "gemma_4": "gemma4",
+    "mistral": "mistral",
+}
+# Tools that these notations refuse: recursive arguments, "contains" and "if".
+REFUSED = {"minimax_m3": ("tree", "sort", "pay"), "gemma_4": ("tree", "sort", "pay")}
 # What the parsers ask the tokenizers of their models for.
 MARKERS = """
 <tool_call> </tool_call> <longcat_tool_call> </longcat_tool_call> <minimax:tool_call> </minimax:tool_call>
 <｜tool▁calls▁begin｜> <｜tool▁calls▁end｜> <｜tool▁call▁begin｜> <｜tool▁sep｜> <｜tool▁call▁end｜>
 <|tool_calls_section_begin|> <|tool_calls_section_end|> <|tool_call_begin|> <|tool_call_argument_begin|>
-<|tool_call_end|> <|python_tag|> <think> </think>
+<|tool_call_end|> <|python_tag|> <think> </think> <|tool_call_start|> [TOOL_CALLS] [ARGS]
 """.split()
 
 
@@ -126,5 +152,29 @@ def test_parsers_read_what_was_generated(name, choice, tokenizer, backend, num_c
             assert choice not in TEN or {called for called, _ in read} <= {choice}
         num_calls += len(calls)
         if num_calls >= num_cases(8, long=60, full=250):
+            break
+    assert num_calls > 0
+
+
+@pytest.mark.parametrize("tool_format", OWN_FORMATS)
+@pytest.mark.parametrize("choice", ["auto", "required", "book"])
+def test_parsers_read_the_calls_of_our_formats(tool_format, choice, tokenizer, num_cases):
+    """But calls whose strings resemble marks, or whose JSON has line breaks: some of
+    vLLM's parsers lose these."""
+    name, request, form = OWN_FORMATS[tool_format], request_of("auto"), TOOL_FORMATS[tool_format]
+    tools = as_openai_tools({name: schema for name, schema in TEN.items() if name not in REFUSED.get(tool_format, ())})
+    params = OurParams(tools=tools, tool_choice=choice, tool_format=tool_format)
+    constraint = params.constraint()
+    grammar = NativeBackend.from_config(VOCABULARY, OurConfig(any_whitespace=False), None).compile(constraint).grammar
+    marks = {mark.strip() for mark in (form.trigger, form.end, *(form.section or ()), *form.excluded)} - {"", "]", "}"}
+    num_calls = 0
+    for text in drawn_texts(grammar, json.loads(constraint.spec), f"{tool_format} {choice}", num_cases(80, long=300)):
+        calls = [(call.name, call.arguments) for call in params.parse_tool_calls(text)]
+        if any(mark in json.dumps(arguments, ensure_ascii=False) for _, arguments in calls for mark in marks):
+            continue
+        read = read_at_once(name, tokenizer, request, text)
+        assert [(called, json.loads(arguments)) for called, arguments in read] == calls, text
+        num_calls += len(calls)
+        if num_calls >= num_cases(8, long=200):
             break
     assert num_calls > 0
