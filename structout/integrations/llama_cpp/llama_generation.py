@@ -1,8 +1,8 @@
 """Texts from prompts in one call, with a GGUF model."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain, takewhile
+from itertools import takewhile
 from typing import Any, Literal
 
 import llama_cpp
@@ -36,14 +36,13 @@ def generate(
     min_p: float | None = None,
     seed: int = 0,
     jump_forward: JumpForward | str = JumpForward.OFF,
-    monitor: Monitor | None = None,
     **constraint: Any,
 ) -> Generation:
     """Generate a text for each prompt that satisfies a constraint, one after another.
 
-    A prompt that begins like the tokens which the model has read last is read from
-    where they differ. structout draws the tokens, with the seeds of
-    :func:`structout.generate`: from equal logits the texts are the same.
+    The model does not read again what it has read last and a prompt begins with.
+    structout draws the tokens: from equal logits the texts are those of
+    :func:`structout.generate`.
 
     Args:
         llama: a ``llama_cpp.Llama``.
@@ -55,25 +54,19 @@ def generate(
         manager: made for :func:`tokenizer_of` the model. Default: its own.
         max_tokens: the limit on the tokens of each text, its stop token included. The
             context of the model may lower it.
-        temperature: 0 is greedy.
-        top_k: number of the likeliest tokens that are drawn from. Filters apply after
-            the mask and the temperature.
-        top_p: probability of the likeliest tokens that are drawn from.
-        min_p: least probability, as a part of the likeliest token's.
+        temperature: as in :class:`structout.SamplingParams`: 0 is greedy.
+        top_k: the same.
+        top_p: the same.
+        min_p: the same.
         seed: any integer of 64 bits.
         jump_forward: "ff_tokens" appends the tokens of forced text, and "retokenize"
             the text, so that the model reads them together; "off" draws each.
-        monitor: watches the decoding, with one text at a time.
         **constraint: ``json``, ``regex``, ``choice``, ``grammar``, ``structural_tag``
             or ``tools``, and other arguments of
             :class:`structout.StructuredOutputsParams`.
 
-    Returns:
-        the results of all prompts.
-
     Raises:
-        GrammarError: the constraint is bad, or its shortest text does not fit the
-            limit.
+        GrammarError: the constraint is bad, or needs more tokens than the limit.
         ValueError: a prompt is empty or fills the context, the arguments do not go
             together, or ``jump_forward="draft"``.
         DeadEndError: the grammar has no way on, or nothing can be drawn from a row.
@@ -95,9 +88,7 @@ def generate(
             f"max_tokens is {max_tokens}, and the longest prompt has {max(map(len, prompt_ids)):,} tokens of the "
             f"{llama.n_ctx():,} that the context holds: raise max_tokens or n_ctx, or shorten the prompt"
         )
-    sampling = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    monitor = monitor or Monitor()
-    sampler = ConstrainedSampler(manager, sampling, monitor.measure)
+    sampler = ConstrainedSampler(manager, SamplingParams(temperature, top_k, top_p, min_p))
     request_ids = [None if each is None else new_request_id("llama") for each in params_of]
     constrained = [request_id for request_id in request_ids if request_id is not None]
     try:
@@ -108,16 +99,15 @@ def generate(
             manager.wait_ready(request_id)
         texts = []
         for i, row_seed in enumerate(row_seeds(seed, len(prompts))):
-            text = Text(
-                manager,
-                Row(0, request_ids[i], row_seed, len(prompt_ids[i])),
-                limits[i],
-                manager.vocabulary.stop_token_ids,
-            )
+            row = Row(0, request_ids[i], row_seed, len(prompt_ids[i]))
+            text = Text(manager, row, limits[i], manager.vocabulary.stop_token_ids)
             feed: Any = LlamaFeed(llama, prompt_ids[i])  # has what the loop needs of a ModelFeed with one row
-            DecodingLoop(feed, [text], sampler, [], _no_criterion, mode, padding=0, monitor=monitor).run()
+            DecodingLoop(
+                feed, [text], sampler, [], lambda *_: torch.tensor([False]), mode, padding=0, monitor=Monitor()
+            ).run()
             mark_complete([text], sampler)
             texts.append(text)
+        compiled = [manager.compiled(request_id) for request_id in constrained]
         written = [manager.vocabulary.text_of(text.content, with_names=True) for text in texts]
         return Generation(
             texts=written,
@@ -126,8 +116,8 @@ def generate(
             finish_reasons=[*map(_finish_reason, params_of, written, texts)],
             usage=[Usage(len(ids), len(text.token_ids)) for ids, text in zip(prompt_ids, texts, strict=True)],
             fitted=[request_id is not None and manager.was_fitted(request_id) for request_id in request_ids],
-            weakened=_union(manager.compiled(each).weakened for each in constrained),
-            annotations=_union(manager.compiled(each).annotations for each in constrained),
+            weakened=tuple(dict.fromkeys(part for each in compiled for part in each.weakened)),
+            annotations=tuple(dict.fromkeys(part for each in compiled for part in each.annotations)),
             params=params_of,
         )
     finally:
@@ -135,37 +125,18 @@ def generate(
             manager.finish_request(request_id)
 
 
-def _no_criterion(token_ids: torch.Tensor, scores: Any) -> torch.Tensor:
-    return torch.tensor([False])
-
-
 def _finish_reason(params: StructuredOutputsParams | None, written: str, text: Text) -> str:
-    """As ``Generation`` describes it."""
     is_whole = params is not None and params.fit != "off" and text.is_complete
     if text.is_cut and not is_whole:
         return "length"
     return "tool_calls" if params is not None and params.tools is not None and params.parse(written) else "stop"
 
 
-def _union(parts: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(chain.from_iterable(parts)))
-
-
 class LlamaFeed:
-    """Feeds one text to a ``llama_cpp.Llama``, in place of a :class:`ModelFeed`.
+    """Feeds one text to a ``llama_cpp.Llama``, in place of a :class:`ModelFeed`. The
+    last token of the prompt is always read again, for its logits."""
 
-    The model keeps what it has read of the same tokens. The last token is always read
-    again, for its logits.
-
-    Args:
-        llama: the model.
-        prompt_ids: the prompt.
-
-    Attributes:
-        columns: int64 ``[1, 0]``: no criterion looks at the tokens.
-    """
-
-    columns = torch.empty(1, 0, dtype=torch.int64)
+    columns = torch.empty(1, 0, dtype=torch.int64)  # for criteria
 
     def __init__(self, llama: Any, prompt_ids: Sequence[int]):
         self._llama = llama
@@ -176,16 +147,11 @@ class LlamaFeed:
         self.append([prompt_ids[num_kept:]])
 
     def append(self, token_ids: Sequence[Sequence[int]]) -> None:
-        """Append the tokens of the only row."""
         self._unread += token_ids[0]
 
     def forward(self, max_logits: int | None = None) -> torch.Tensor:
-        """Let the model read the new tokens.
-
-        Returns:
-            the logits after the last one, float32 ``[1, 1, V]``. The next call
-            overwrites them.
-        """
+        """Let the model read the new tokens. Return the logits after the last one,
+        float32 ``[1, 1, V]``, which the next call overwrites."""
         self._llama.eval(self._unread)
         self._unread = []
         logits = llama_cpp.llama_get_logits_ith(self._llama.ctx, -1)
@@ -193,7 +159,6 @@ class LlamaFeed:
         return torch.from_numpy(row).view(1, 1, -1)
 
     def forget(self, row: int, count: int) -> None:
-        """Remove the last ``count`` tokens, which the model has read."""
         self._rewind(self._llama.n_tokens - count)
 
     def _rewind(self, num_kept: int) -> None:

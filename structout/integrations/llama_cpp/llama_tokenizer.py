@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
+import llama_cpp
+from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+
 from structout.grammar.mistral import Encoding
 from structout.grammar.vocabulary import Vocabulary, byte_fallback_bytes, byte_level_bytes
 from structout.scheduler.manager import StructuredOutputManager
@@ -30,23 +33,18 @@ def tokenizer_of(llama: Any) -> "LlamaTokenizer":
 
 
 def vocabulary_of(llama: Any) -> Vocabulary:
-    """Read the vocabulary of a GGUF model: byte-level BPE, or SentencePiece with byte
-    fallback.
+    """Read the vocabulary of a ``llama_cpp.Llama``: byte-level BPE, or SentencePiece
+    with byte fallback.
 
     The bytes of each token are decoded from its text in the file, and compared with
     those that llama.cpp writes for it. Where these differ the token has none, like
     control tokens and unused ones, so that no text has it. Every token that llama.cpp
     takes for an end of generation ends a text.
 
-    Args:
-        llama: a ``llama_cpp.Llama``; one with ``vocab_only=True`` will do.
-
     Raises:
         ValueError: the bytes of more than one token in a hundred differ, or no token
             ends a text.
     """
-    import llama_cpp
-
     vocab = llama._model.vocab
     ids = range(llama_cpp.llama_vocab_n_tokens(vocab))
     texts = [llama_cpp.llama_vocab_get_text(vocab, token) for token in ids]
@@ -76,41 +74,27 @@ def vocabulary_of(llama: Any) -> Vocabulary:
 
 
 def _written(vocab: Any, token: int) -> bytes:
-    """The bytes that llama.cpp writes for a token inside a text; none for control
-    tokens."""
-    import llama_cpp
-
-    size = 64
-    while True:
-        buffer = ctypes.create_string_buffer(size)
-        length = llama_cpp.llama_token_to_piece(vocab, token, buffer, size, 0, False)
-        if length >= 0:
-            return buffer.raw[:length]
-        size = -length  # it did not fit
+    """The bytes that llama.cpp writes for a token inside a text."""
+    size = -llama_cpp.llama_token_to_piece(vocab, token, None, 0, 0, False)
+    buffer = ctypes.create_string_buffer(size)
+    llama_cpp.llama_token_to_piece(vocab, token, buffer, size, 0, False)
+    return buffer.raw
 
 
 class LlamaTokenizer:
     """A GGUF model's own tokenizer and chat template, under the names of Hugging
-    Face's, as far as structout needs them.
-
-    Args:
-        llama: a ``llama_cpp.Llama``.
-
-    Attributes:
-        vocabulary: see :func:`vocabulary_of`.
-    """
+    Face's, as far as structout needs them."""
 
     def __init__(self, llama: Any):
         self.vocabulary = vocabulary_of(llama)
         self._llama = llama
-        # SentencePiece puts a space in front of a text. Nothing joins a line end before
-        # it.
-        before = llama.tokenize(b"\n", add_bos=False)
-        self._before = before if llama.tokenize(b"\na", add_bos=False)[: len(before)] == before else []
+        # SentencePiece puts a space in front of a text. So a line end, which no other
+        # character joins, is tokenized before it, and taken away.
+        adds_space = self.vocabulary.bytes_of(llama.tokenize(b"a", add_bos=False)) == b" a"
+        self._before = llama.tokenize(b"\n", add_bos=False) if adds_space else []
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> Encoding:
-        """Tokenize text that continues other text. Special tokens are not
-        recognized."""
+        """Tokenize text that continues other text, without special tokens."""
         data = b"\n" + text.encode() if self._before else text.encode()
         return Encoding(self._llama.tokenize(data, add_bos=False)[len(self._before) :])
 
@@ -124,14 +108,11 @@ class LlamaTokenizer:
 
     @cached_property
     def manager(self) -> StructuredOutputManager:
-        """The manager that all users of the model share: a constraint compiles once for
-        all of them."""
+        """The manager that all users of the model share."""
         return StructuredOutputManager(self, self.vocabulary.size)
 
     @cached_property
     def _format_chat(self) -> Any:
-        from llama_cpp.llama_chat_format import Jinja2ChatFormatter
-
         template = self._llama.metadata.get("tokenizer.chat_template")
         if template is None:
             raise ValueError("the model has no chat template: give prompts that are texts or token ids")

@@ -1,9 +1,4 @@
-"""StructuredLogitsProcessor: constraints for the methods of ``llama_cpp.Llama``.
-
-processor = StructuredLogitsProcessor(llama, json=Order, max_tokens=200)
-answer = llama("An order:", max_tokens=200, logits_processor=[processor])
-order = processor.parse(answer["choices"][0]["text"])
-"""
+"""StructuredLogitsProcessor: constraints for the methods of ``llama_cpp.Llama``."""
 
 import itertools
 import weakref
@@ -25,17 +20,13 @@ _numbers = itertools.count()
 class StructuredLogitsProcessor:
     """Masks the scores that llama.cpp draws from, for one text.
 
-    For ``Llama.__call__``, ``create_completion``, ``create_chat_completion`` and
-    ``generate``, with or without ``stream``. The text begins at the first call: what is
-    there then is the prompt. The constraint is compiled, and refused, by the
-    constructor.
-
-    llama.cpp draws on when a processor raises. So where a text cannot go on, only the
-    tokens that end it keep their scores, and :meth:`parse` raises the reason again.
+    For ``Llama.__call__``, ``create_completion`` and ``create_chat_completion``, also
+    with ``stream``. The tokens of the first call are the prompt. llama.cpp draws on
+    when a processor raises: so where a text cannot go on, only the tokens that end it
+    keep their scores, and :meth:`parse` raises the reason again.
 
     Args:
-        llama: a ``llama_cpp.Llama`` without a draft model, whose drafts processors
-            cannot tell from the text.
+        llama: a ``llama_cpp.Llama`` without a draft model.
         params: the constraint, in place of ``constraint``.
         manager: made for :func:`tokenizer_of` the model. Default: its own.
         max_tokens: the limit that the method of ``Llama`` gets, which does not tell its
@@ -50,7 +41,7 @@ class StructuredLogitsProcessor:
     Raises:
         GrammarError: the constraint is bad, or its shortest text is longer than
             ``max_tokens``.
-        ValueError: the arguments do not go together, or see :func:`vocabulary_of`.
+        ValueError: the arguments do not go together.
     """
 
     def __init__(
@@ -71,7 +62,7 @@ class StructuredLogitsProcessor:
         self._num_positions: int = llama.n_ctx()
         self._request_id = f"llama-processor-{next(_numbers)}"
         self._seen: npt.NDArray[np.intc] | None = None
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._manager.add_request(self._request_id, self._params, max_tokens=max_tokens)
         weakref.finalize(self, self._manager.finish_request, self._request_id)
         self._manager.wait_ready(self._request_id)
@@ -81,28 +72,24 @@ class StructuredLogitsProcessor:
 
         Args:
             input_ids: int32 ``[tokens]``, the prompt and the text so far.
-            scores: float32 ``[V]``. Written in place where its memory is contiguous,
-                and also where an error is raised.
+            scores: float32 ``[V]``. Written in place where an error is raised.
 
         Returns:
-            the masked scores: ``scores`` itself, or a contiguous copy.
+            the masked scores: ``scores`` itself if its memory is contiguous, or a copy.
 
         Raises:
-            GrammarError: the shortest text does not fit the context of the model.
             ValueError: the tokens are not those of the last call and one more, or the
                 scores are not those of the model.
-            StructOutError: the text does not satisfy the constraint, or the grammar
-                allows no token.
+            StructOutError: the text does not satisfy the constraint, or cannot end
+                within the context, or the grammar allows no token.
         """
-        size = self._manager.vocabulary.size
-        if scores.shape != (size,) or scores.dtype != np.single:
-            raise ValueError(f"expected float32 scores of {size} tokens, got {scores.dtype} {list(scores.shape)}")
         try:
+            self._check(scores)
             self._follow(input_ids)
             masks = self._manager.grammar_bitmask([self._request_id])
             for reason in masks.errors.values():
                 raise StructOutError(f"the text cannot go on: {reason}", self._request_id)
-        except Exception as error:
+        except BaseException as error:
             self.error = error
             self._only_stops(scores)
             raise
@@ -114,22 +101,24 @@ class StructuredLogitsProcessor:
         return scores
 
     def parse(self, text: str) -> Any:
-        """Read the finished text back: a value of the type passed as ``json`` or
-        ``choice``, parsed JSON, the calls of ``tools``, or the text itself.
+        """Read the finished text back, see :meth:`StructuredOutputsParams.parse`.
 
         Raises:
+            ValueError: the text is not whole, or a validator of its type refuses it.
             Exception: the :attr:`error` that has ended the text.
-            ValueError: it is not a whole text of the constraint, or a validator of the
-                type refuses it.
         """
         if self.error is not None:
             raise self.error
         return self._params.parse(text)
 
-    def _follow(self, input_ids: npt.NDArray[np.intc]) -> None:
-        """Begin the text, or advance it by the last token."""
+    def _check(self, scores: npt.NDArray[np.single]) -> None:
         if self.error is not None:
             raise self.error
+        size = self._manager.vocabulary.size
+        if scores.shape != (size,) or scores.dtype != np.single:
+            raise ValueError(f"expected float32 scores of {size} tokens, got {scores.dtype} {list(scores.shape)}")
+
+    def _follow(self, input_ids: npt.NDArray[np.intc]) -> None:
         if self._seen is None:
             self._manager.end_within(self._request_id, max(1, self._num_positions - len(input_ids)))
         elif len(input_ids) != len(self._seen) + 1 or not np.array_equal(input_ids[:-1], self._seen):
@@ -143,7 +132,7 @@ class StructuredLogitsProcessor:
         self._seen = input_ids.copy()
 
     def _only_stops(self, scores: npt.NDArray[np.single]) -> None:
-        stops = list(self._manager.vocabulary.stop_token_ids)
+        stops = [stop for stop in self._manager.vocabulary.stop_token_ids if stop < len(scores)]
         kept = scores[stops]
         scores.fill(-np.inf)
         scores[stops] = np.where(np.isfinite(kept), kept, 0)

@@ -173,6 +173,10 @@ def test_scores_of_another_model_raise(llama):
     processor = StructuredLogitsProcessor(llama, regex="a")
     with pytest.raises(ValueError, match=r"expected float32 scores of 49152 tokens, got float64 \[49152\]"):
         processor(np.array([5], dtype=np.intc), row(llama).astype(np.float64))
+    scores = np.zeros(4, dtype=np.single)
+    with pytest.raises(ValueError, match="got float64"):
+        processor(np.array([5], dtype=np.intc), scores)
+    assert allowed(scores) < set(tokenizer_of(llama).vocabulary.stop_token_ids)
 
 
 # -- reports of users of local runtimes ------------------------------------------------
