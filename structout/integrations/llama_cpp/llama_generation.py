@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any, Literal
 
-import llama_cpp
 import numpy as np
 import torch
 
@@ -154,7 +153,7 @@ class LlamaFeed:
         float32 ``[1, 1, V]``, which the next call overwrites."""
         self._llama.eval(self._unread)
         self._unread = []
-        logits = llama_cpp.llama_get_logits_ith(self._llama.ctx, -1)
+        logits = self._llama._ctx.get_logits_ith(-1)
         row = np.ctypeslib.as_array(logits, shape=(self._llama.n_vocab(),))
         return torch.from_numpy(row).view(1, 1, -1)
 

@@ -6,9 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-import llama_cpp
-from llama_cpp.llama_chat_format import Jinja2ChatFormatter
-
 from structout.grammar.mistral import Encoding
 from structout.grammar.vocabulary import Vocabulary, byte_fallback_bytes, byte_level_bytes
 from structout.scheduler.manager import StructuredOutputManager
@@ -45,11 +42,20 @@ def vocabulary_of(llama: Any) -> Vocabulary:
         ValueError: the bytes of more than one token in a hundred differ, or no token
             ends a text.
     """
+    import llama_cpp
+
     vocab = llama._model.vocab
+
+    def written_for(token: int) -> bytes:
+        size = -llama_cpp.llama_token_to_piece(vocab, token, None, 0, 0, False)
+        buffer = ctypes.create_string_buffer(size)
+        llama_cpp.llama_token_to_piece(vocab, token, buffer, size, 0, False)
+        return buffer.raw
+
     ids = range(llama_cpp.llama_vocab_n_tokens(vocab))
     texts = [llama_cpp.llama_vocab_get_text(vocab, token) for token in ids]
     kinds = [llama_cpp.llama_vocab_get_attr(vocab, token) for token in ids]
-    written = [_written(vocab, token) for token in ids]
+    written = [*map(written_for, ids)]
     added = llama_cpp.LLAMA_TOKEN_ATTR_USER_DEFINED
 
     def differing(decode: Callable[[str], bytes]) -> list[int]:
@@ -71,14 +77,6 @@ def vocabulary_of(llama: Any) -> Vocabulary:
     is_named = added | llama_cpp.LLAMA_TOKEN_ATTR_CONTROL | llama_cpp.LLAMA_TOKEN_ATTR_UNKNOWN
     names = tuple((texts[token].decode(), token) for token in ids if kinds[token] & is_named)
     return Vocabulary(tuple(written), stops, names)
-
-
-def _written(vocab: Any, token: int) -> bytes:
-    """The bytes that llama.cpp writes for a token inside a text."""
-    size = -llama_cpp.llama_token_to_piece(vocab, token, None, 0, 0, False)
-    buffer = ctypes.create_string_buffer(size)
-    llama_cpp.llama_token_to_piece(vocab, token, buffer, size, 0, False)
-    return buffer.raw
 
 
 class LlamaTokenizer:
@@ -113,6 +111,8 @@ class LlamaTokenizer:
 
     @cached_property
     def _format_chat(self) -> Any:
+        from llama_cpp.llama_chat_format import Jinja2ChatFormatter
+
         template = self._llama.metadata.get("tokenizer.chat_template")
         if template is None:
             raise ValueError("the model has no chat template: give prompts that are texts or token ids")

@@ -78,10 +78,8 @@ class StructuredLogitsProcessor:
             the masked scores: ``scores`` itself if its memory is contiguous, or a copy.
 
         Raises:
-            ValueError: the tokens are not those of the last call and one more, or the
-                scores are not those of the model.
-            StructOutError: the text does not satisfy the constraint, or cannot end
-                within the context, or the grammar allows no token.
+            ValueError: these are not the last tokens and one more, or not the scores.
+            StructOutError: the text does not satisfy the constraint, or cannot end.
         """
         try:
             self._check(scores)
@@ -105,10 +103,12 @@ class StructuredLogitsProcessor:
 
         Raises:
             ValueError: the text is not whole, or a validator of its type refuses it.
-            Exception: the :attr:`error` that has ended the text.
+            Exception: the text ended with an :attr:`error`, or the model did not call.
         """
         if self.error is not None:
             raise self.error
+        if self._seen is None:
+            raise StructOutError("the model did not call this processor: llama-cpp-python drops all with logit_bias")
         return self._params.parse(text)
 
     def _check(self, scores: npt.NDArray[np.single]) -> None:

@@ -179,6 +179,13 @@ def test_scores_of_another_model_raise(llama):
     assert allowed(scores) < set(tokenizer_of(llama).vocabulary.stop_token_ids)
 
 
+def test_text_of_a_method_that_drops_its_processors_is_not_parsed(llama):
+    processor = StructuredLogitsProcessor(llama, regex="[0-9]+")
+    answer = llama("One:", max_tokens=3, logits_processor=[processor], logit_bias={5: 1.0})
+    with pytest.raises(StructOutError, match="the model did not call this processor"):
+        processor.parse(answer["choices"][0]["text"])
+
+
 # -- reports of users of local runtimes ------------------------------------------------
 
 
