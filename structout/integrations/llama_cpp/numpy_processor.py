@@ -61,7 +61,7 @@ class StructuredLogitsProcessor:
         self._manager = manager or tokenizer_of(llama).manager
         self._num_positions: int = llama.n_ctx()
         self._request_id = f"llama-processor-{next(_numbers)}"
-        self._seen: npt.NDArray[np.intc] | None = None
+        self._seen: bytes | None = None  # the tokens of the last call
         self.error: BaseException | None = None
         self._manager.add_request(self._request_id, self._params, max_tokens=max_tokens)
         weakref.finalize(self, self._manager.finish_request, self._request_id)
@@ -121,7 +121,7 @@ class StructuredLogitsProcessor:
     def _follow(self, input_ids: npt.NDArray[np.intc]) -> None:
         if self._seen is None:
             self._manager.end_within(self._request_id, max(1, self._num_positions - len(input_ids)))
-        elif len(input_ids) != len(self._seen) + 1 or not np.array_equal(input_ids[:-1], self._seen):
+        elif input_ids[:-1].tobytes() != self._seen:
             raise ValueError("a StructuredLogitsProcessor serves one text: make another for each call of the model")
         elif not self._manager.accept_tokens(self._request_id, [int(input_ids[-1])]):
             token = int(input_ids[-1])
@@ -129,7 +129,7 @@ class StructuredLogitsProcessor:
                 f"the constraint does not allow token {token}, {self._manager.vocabulary.bytes_of([token])!r}: "
                 "another processor, or a grammar, has changed the scores"
             )
-        self._seen = input_ids.copy()
+        self._seen = input_ids.tobytes()
 
     def _only_stops(self, scores: npt.NDArray[np.single]) -> None:
         stops = [stop for stop in self._manager.vocabulary.stop_token_ids if stop < len(scores)]
