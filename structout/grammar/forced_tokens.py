@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from structout.grammar.mistral import MistralEncoder, mistral_tokenizer
-from structout.grammar.vocabulary import Vocabulary
+from structout.grammar.vocabulary import Vocabulary, has_vocabulary
 
 NUM_CONTEXT_TOKENS = 4  # the last token, and those before it that hold the start of its first character
 _LONGEST_JUMP = 1024  # bytes: bounds the time of a call and, with the number of texts, the memory of the cache
@@ -78,7 +78,7 @@ class CanonicalTokenizer:
     them, only the grammar must tell which of the longer tokens it allows.
 
     Args:
-        tokenizer: the Hugging Face tokenizer that ``vocabulary`` was made from.
+        tokenizer: the tokenizer that ``vocabulary`` was made from.
         vocabulary: the token ids of the model.
         lookback: number of the last forced tokens that a longer token may replace. Two
             suffice on MaskBench with the vocabularies of Llama 3 and Qwen. With 0, no
@@ -230,6 +230,8 @@ def _encoder_inside_a_text(tokenizer: Any) -> Any:
     mistral = mistral_tokenizer(tokenizer)
     if mistral is not None:
         return MistralEncoder(mistral)
+    if has_vocabulary(tokenizer):
+        return tokenizer
     from tokenizers import Tokenizer
 
     spec = json.loads(tokenizer.backend_tokenizer.to_str())

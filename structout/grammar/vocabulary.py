@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from typing import Any
+from typing import Any, Protocol, TypeGuard
 
-from structout.grammar.mistral import mistral_tokenizer, mistral_tokens
+from structout.grammar.mistral import Encoding, mistral_tokenizer, mistral_tokens
 from structout.grammar.native.extension import core
 
 
@@ -94,7 +94,8 @@ class Vocabulary:
 
         Args:
             tokenizer: a tokenizer that stores tokens byte-level (GPT-2 style) or with
-                byte fallback (SentencePiece style), or one of mistral-common.
+                byte fallback (SentencePiece style), one of mistral-common, or a
+                :class:`VocabularyTokenizer`.
             vocab_size: the width of the model's lm_head, padding included. Default: the
                 highest id + 1.
             stop_token_ids: tokens that end a text. Default: the tokenizer's
@@ -107,7 +108,11 @@ class Vocabulary:
         """
         mistral = mistral_tokenizer(tokenizer)
         if mistral is not None:
-            return cls._from_mistral(mistral, vocab_size, stop_token_ids)
+            tokens = mistral_tokens(mistral)
+            own = cls(tuple(data or b"" for data in tokens.token_bytes), (tokens.eos_token_id,), tokens.names)
+            return own._with(vocab_size, stop_token_ids)
+        if has_vocabulary(tokenizer):
+            return tokenizer.vocabulary._with(vocab_size, stop_token_ids)
         if isinstance(tokenizer, str | os.PathLike) or not hasattr(tokenizer, "get_vocab"):
             given = f"the {type(tokenizer).__name__} {tokenizer!r}" if isinstance(tokenizer, str) else repr(tokenizer)
             raise TypeError(
@@ -132,17 +137,27 @@ class Vocabulary:
         names = sorted(((token, i) for token, i in ids.items() if i in named), key=lambda each: each[1])
         return cls(tuple(token_bytes), tuple(sorted(set(stop_token_ids))), tuple(names))
 
-    @classmethod
-    def _from_mistral(
-        cls, tokenizer: Any, vocab_size: int | None, stop_token_ids: Sequence[int] | None
-    ) -> "Vocabulary":
-        tokens = mistral_tokens(tokenizer)
-        size = _size(len(tokens.token_bytes) - 1, vocab_size)
-        stops = [tokens.eos_token_id] if stop_token_ids is None else stop_token_ids
+    def _with(self, vocab_size: int | None, stop_token_ids: Sequence[int] | None) -> "Vocabulary":
+        """The same tokens with padding up to a size, and with other stop tokens."""
+        size = _size(self.size - 1, vocab_size)
+        stops = self.stop_token_ids if stop_token_ids is None else stop_token_ids
         _check_stops(stops, size)
-        token_bytes = [data or b"" for data in tokens.token_bytes]
-        padding = [b""] * (size - len(token_bytes))
-        return cls((*token_bytes, *padding), tuple(sorted(set(stops))), tokens.names)
+        padding = [b""] * (size - self.size)
+        return Vocabulary((*self.token_bytes, *padding), tuple(sorted(set(stops))), self.special_tokens)
+
+
+class VocabularyTokenizer(Protocol):
+    """A tokenizer of another library that knows its vocabulary."""
+
+    vocabulary: Vocabulary
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> Encoding:
+        """Tokenize text that continues other text: nothing is added in front."""
+
+
+def has_vocabulary(tokenizer: Any) -> TypeGuard[VocabularyTokenizer]:
+    """True for a :class:`VocabularyTokenizer`."""
+    return isinstance(getattr(tokenizer, "vocabulary", None), Vocabulary)
 
 
 @lru_cache(4)
@@ -198,9 +213,9 @@ def _token_decoder(tokenizer: Any) -> Any:
     spec = json.loads(backend.to_str())
     parts = {part["type"]: part for part in _parts(spec.get("decoder")) + _parts(spec.get("pre_tokenizer"))}
     if "ByteLevel" in parts:
-        return _byte_level_bytes
+        return byte_level_bytes
     if spec["model"].get("byte_fallback") or "Metaspace" in parts:
-        return _byte_fallback_bytes
+        return byte_fallback_bytes
     raise ValueError(
         f"cannot determine the bytes of this tokenizer's tokens: its decoder is {sorted(parts) or 'absent'}, "
         "neither byte-level nor byte-fallback"
@@ -224,7 +239,7 @@ def _byte_of_character() -> dict[str, int]:
     return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
 
 
-def _byte_level_bytes(token: str) -> bytes:
+def byte_level_bytes(token: str) -> bytes:
     """The bytes of a byte-level token.
 
     A token with a character outside the table stands for its own text, as in the
@@ -236,7 +251,8 @@ def _byte_level_bytes(token: str) -> bytes:
     return token.encode()
 
 
-def _byte_fallback_bytes(token: str) -> bytes:
+def byte_fallback_bytes(token: str) -> bytes:
+    """The bytes of a token of SentencePiece: ``<0x0A>`` is a byte, ``▁`` a space."""
     if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
         return bytes([int(token[3:5], 16)])
     return token.replace("▁", " ").encode()

@@ -13,6 +13,7 @@ from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import StructuredOutputOptions, StructuredOutputsParams
 from structout.errors import GrammarError
 from structout.grammar.forced_tokens import CanonicalTokenizer
+from structout.grammar.mistral import Encoding
 from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.vocabulary import Vocabulary
 from structout.scheduler.manager import StructuredOutputManager
@@ -173,6 +174,19 @@ def test_encode_adds_nothing_before_a_text():
     wrapped = PreTrainedTokenizerFast(tokenizer_object=spaced, eos_token="<|end|>")  # noqa: S106 - no password
     vocabulary = Vocabulary.from_tokenizer(wrapped)
     assert vocabulary.text_of(CanonicalTokenizer(wrapped, vocabulary).encode("name")) == "name"
+
+
+def test_ff_tokens_of_a_tokenizer_with_a_vocabulary_are_its_own():
+    class Letters:
+        vocabulary = Vocabulary((b"a", b"b", b"ab", b""), stop_token_ids=(3,))
+
+        def encode(self, text, *, add_special_tokens):
+            return Encoding(["ab".index(letter) for letter in text])
+
+    with StructuredOutputManager(Letters(), vocab_size=4) as manager:
+        manager.add_request("text", StructuredOutputsParams(regex="abba[ab]"))
+        manager.wait_ready("text")
+        assert manager.compute_ff_tokens("text") == [0, 1, 1]
 
 
 def test_encode_with_metaspace_and_templates_adds_nothing():

@@ -1,4 +1,5 @@
 import pathlib
+import types
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -30,6 +31,16 @@ def test_from_tokenizer_gives_special_tokens_and_padding_no_bytes(make):
     assert vocabulary.token_bytes[tokenizer.convert_tokens_to_ids("<tool_call>")] == b"<tool_call>"
     assert set(vocabulary.token_bytes[len(tokenizer) :]) == {b""}
     assert vocabulary.stop_token_ids == (tokenizer.eos_token_id,)
+
+
+def test_from_tokenizer_takes_the_vocabulary_of_a_tokenizer_that_has_one():
+    own = Vocabulary((b"a", b"b", b""), stop_token_ids=(2,), special_tokens=(("<end>", 2),))
+    tokenizer = types.SimpleNamespace(vocabulary=own)
+    assert Vocabulary.from_tokenizer(tokenizer) == own
+    padded = Vocabulary.from_tokenizer(tokenizer, vocab_size=4, stop_token_ids=[1])
+    assert padded == Vocabulary((b"a", b"b", b"", b""), (1,), own.special_tokens)
+    with pytest.raises(ValueError, match="vocab_size is 2, but the tokenizer has a token of id 2"):
+        Vocabulary.from_tokenizer(tokenizer, vocab_size=2)
 
 
 @pytest.mark.parametrize("tokenizer", ["gpt2", pathlib.Path("gpt2"), None])
