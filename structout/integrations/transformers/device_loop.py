@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from transformers import StaticCache
 
 from structout.grammar.native.device_fsm import DeviceFSM
 from structout.integrations.transformers.decode import Monitor, Text
@@ -53,6 +52,8 @@ class DeviceDecodingLoop:
         self._model = model
         self._prompts = input_ids
         self._texts = texts
+        from transformers import StaticCache  # other loops need no transformers
+
         self._fsm = fsm
         self._params = params
         self._max_tokens = max_tokens
