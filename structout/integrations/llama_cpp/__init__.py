@@ -1,18 +1,7 @@
 """llama.cpp: constrained decoding of GGUF models with llama-cpp-python."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+from structout.integrations.llama_cpp.llama_generation import generate
 from structout.integrations.llama_cpp.llama_tokenizer import tokenizer_of, vocabulary_of
 from structout.integrations.llama_cpp.numpy_processor import StructuredLogitsProcessor
 
-if TYPE_CHECKING:
-    from structout.integrations.llama_cpp.llama_generation import generate
-
 __all__ = ["StructuredLogitsProcessor", "generate", "tokenizer_of", "vocabulary_of"]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "generate":  # needs transformers, which the processor does not
-        return importlib.import_module("structout.integrations.llama_cpp.llama_generation").generate
-    raise AttributeError(f"module 'structout.integrations.llama_cpp' has no attribute {name!r}")
