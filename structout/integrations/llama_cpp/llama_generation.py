@@ -12,7 +12,7 @@ from structout.constraints.params import StructuredOutputsParams
 from structout.integrations.llama_cpp.llama_tokenizer import tokenizer_of
 from structout.integrations.transformers.constrained_sampler import ConstrainedSampler, Row, row_seeds
 from structout.integrations.transformers.decode import DecodingLoop, Monitor, Text, mark_complete
-from structout.integrations.transformers.generation import Generation, Usage, params_of_prompts
+from structout.integrations.transformers.generation import Generation, generation_of, params_of_prompts
 from structout.integrations.transformers.manager_cache import new_request_id
 from structout.integrations.transformers.prompts import list_of_prompts, tokens_of
 from structout.jump_forward import JumpForward
@@ -106,29 +106,10 @@ def generate(
             ).run()
             mark_complete([text], sampler)
             texts.append(text)
-        compiled = [manager.compiled(request_id) for request_id in constrained]
-        written = [manager.vocabulary.text_of(text.content, with_names=True) for text in texts]
-        return Generation(
-            texts=written,
-            token_ids=[text.content for text in texts],
-            is_complete=[text.is_complete for text in texts],
-            finish_reasons=[*map(_finish_reason, params_of, written, texts)],
-            usage=[Usage(len(ids), len(text.token_ids)) for ids, text in zip(prompt_ids, texts, strict=True)],
-            fitted=[request_id is not None and manager.was_fitted(request_id) for request_id in request_ids],
-            weakened=tuple(dict.fromkeys(part for each in compiled for part in each.weakened)),
-            annotations=tuple(dict.fromkeys(part for each in compiled for part in each.annotations)),
-            params=params_of,
-        )
+        return generation_of(manager, prompt_ids, texts, request_ids, params_of)
     finally:
         for request_id in constrained:
             manager.finish_request(request_id)
-
-
-def _finish_reason(params: StructuredOutputsParams | None, written: str, text: Text) -> str:
-    is_whole = params is not None and params.fit != "off" and text.is_complete
-    if text.is_cut and not is_whole:
-        return "length"
-    return "tool_calls" if params is not None and params.tools is not None and params.parse(written) else "stop"
 
 
 class LlamaFeed:

@@ -1,7 +1,7 @@
 """Texts from prompts in one call."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, Literal
@@ -85,6 +85,13 @@ class Generation:
         """
         texts = zip(self.params, self.texts, self.is_complete, strict=True)
         return [_parsed(params, text) if is_complete else None for params, text, is_complete in texts]
+
+    def only(self, indices: Sequence[int]) -> "Generation":
+        """The texts of these indices alone."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        lists = {name: value for name, value in values.items() if isinstance(value, list)}
+        chosen: dict[str, Any] = {name: [value[i] for i in indices] for name, value in lists.items()}
+        return replace(self, **chosen)
 
 
 def generate(
@@ -250,36 +257,48 @@ def generate(
             population=num_return_sequences if select == "resample" else 0,
             **({"pad_token_id": padding} | generation_kwargs),
         )
-        fitted = [request_id is not None and manager.was_fitted(request_id) for request_id in request_ids]
-        sure = None
-        if confidence or select == "best":
-            sure = [
-                confidence_of(
-                    model, manager, ids, text.token_ids, request_id, each, has_values=confidence and text.is_complete
-                )
-                for ids, text, request_id, each in zip(prompt_ids, texts, request_ids, params_of, strict=True)
-            ]
-        chosen = [*range(len(texts))]
-        if sure is not None and select == "best":
-            ranks = [(text.is_complete, each.model_logprob) for text, each in zip(texts, sure, strict=True)]
-            groups = range(0, len(texts), num_return_sequences)
-            chosen = [max(range(first, first + num_return_sequences), key=ranks.__getitem__) for first in groups]
-        written = [manager.vocabulary.text_of(text.content, with_names=True) for text in texts]
-        return Generation(
-            texts=[written[i] for i in chosen],
-            token_ids=[texts[i].content for i in chosen],
-            is_complete=[texts[i].is_complete for i in chosen],
-            finish_reasons=[_finish_reason(params_of[i], written[i], texts[i]) for i in chosen],
-            usage=[Usage(len(prompt_ids[i]), len(texts[i].token_ids)) for i in chosen],
-            fitted=[fitted[i] for i in chosen],
-            weakened=_union(manager.compiled(each).weakened for each in constrained),
-            annotations=_union(manager.compiled(each).annotations for each in constrained),
-            params=[params_of[i] for i in chosen],
-            confidence=[sure[i] for i in chosen] if sure is not None and confidence else None,
-        )
+        found = generation_of(manager, prompt_ids, texts, request_ids, params_of)
+        if not confidence and select != "best":
+            return found
+        sure = [
+            confidence_of(
+                model, manager, ids, text.token_ids, request_id, each, has_values=confidence and text.is_complete
+            )
+            for ids, text, request_id, each in zip(prompt_ids, texts, request_ids, params_of, strict=True)
+        ]
+        found = replace(found, confidence=sure) if confidence else found
+        if select != "best":
+            return found
+        ranks = [(text.is_complete, each.model_logprob) for text, each in zip(texts, sure, strict=True)]
+        groups = range(0, len(texts), num_return_sequences)
+        return found.only([max(range(first, first + num_return_sequences), key=ranks.__getitem__) for first in groups])
     finally:
         for request_id in constrained:
             manager.finish_request(request_id)
+
+
+def generation_of(
+    manager: StructuredOutputManager,
+    prompt_ids: Sequence[Sequence[int]],
+    texts: Sequence[Text],
+    request_ids: Sequence[str | None],
+    params: list[StructuredOutputsParams | None],
+) -> Generation:
+    """The result of texts that have been decoded. Their requests are with the
+    manager."""
+    written = [manager.vocabulary.text_of(text.content, with_names=True) for text in texts]
+    compiled = [manager.compiled(request_id) for request_id in request_ids if request_id is not None]
+    return Generation(
+        texts=written,
+        token_ids=[text.content for text in texts],
+        is_complete=[text.is_complete for text in texts],
+        finish_reasons=[*map(_finish_reason, params, written, texts)],
+        usage=[Usage(len(ids), len(text.token_ids)) for ids, text in zip(prompt_ids, texts, strict=True)],
+        fitted=[request_id is not None and manager.was_fitted(request_id) for request_id in request_ids],
+        weakened=_union(each.weakened for each in compiled),
+        annotations=_union(each.annotations for each in compiled),
+        params=params,
+    )
 
 
 def max_positions(model: Any) -> int | None:
