@@ -39,6 +39,7 @@ from tables.ranks import gpu_model_table, tensor_parallel_table
 from tables.serving import (
     busy_thread_table,
     generate_table,
+    llama_cpp_table,
     manager_table,
     tool_calls_table,
     transformers_table,
@@ -66,6 +67,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "descriptions": descriptions_table,
     "selection": selection_table,
     "limits": limits_table,
+    "llama_cpp": llama_cpp_table,
     "limits_vllm": limits_vllm_table,
     "vllm_cpu": vllm_table,
     "vllm_states_cpu": vllm_states_table,

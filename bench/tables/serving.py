@@ -132,3 +132,15 @@ def tool_calls_table() -> str:
     names = ("requests", "calls", "invalid or lost", "cut off", "HTTP errors")
     rows = [[row["parser"], *(f"{row[name]:,}" for name in names)] for row in rows_of("tool_calls_vllm")]
     return markdown(["parser", *names], rows) + provenance("tool_calls_vllm", "cpu", "Answers of vLLM's HTTP server.")
+
+
+def llama_cpp_table() -> str:
+    """Mask and apply beside llama.cpp, for one token."""
+    rows = rows_of("llama_cpp")
+    cells = [[row["peer"], *(time_of(row[f"{name}_us"]) for name in ("median", "mean", "p99"))] for row in rows]
+    first = rows[0]
+    about = (
+        f"Mask and apply for one token: the same {first['tokens']:,} tokens of {first['schemas']} schemas for each, "
+        f"V = {first['vocab']:,}, llama-cpp-python 0.3.36."
+    )
+    return markdown(["", "median", "mean", "p99"], cells) + provenance("llama_cpp", "cpu", about)
