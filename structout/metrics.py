@@ -7,7 +7,7 @@ from prometheus_client.registry import Collector
 
 from structout.scheduler.manager import StructuredOutputManager
 
-# Of the fields of CompileStats, the class, name and documentation of their metrics.
+# The metric class, name and documentation of each field of CompileStats.
 _OF_COMPILATIONS: dict[str, tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str]] = {
     "waiting": (GaugeMetricFamily, "compile_queue", "The number of constraints that wait for a compile worker."),
     "compiling": (GaugeMetricFamily, "compiling", "The number of constraints that hold a compile worker."),

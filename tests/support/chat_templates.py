@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
-from structout.constraints.tools.derivation import ID, DerivedFormat, derive_format
+from structout.constraints.tools.derivation import ID, derive_format
 from structout.constraints.tools.response_templates import NAME
 from structout.errors import GrammarError
 
@@ -28,7 +29,7 @@ def facts_of(tokenizer: Any) -> dict[str, Any]:
         found = derive_format(tokenizer)
     except GrammarError as error:
         return {"missing": str(error)}
-    defaults = DerivedFormat._field_defaults
-    facts = {name: value for name, value in found._asdict().items() if name not in defaults or value != defaults[name]}
+    defaults = {each.name: each.default for each in fields(found)}
+    facts = {name: value for name, value in vars(found).items() if value != defaults[name]}
     facts["begin"] = found.begin.replace(NAME, "{name}").replace(ID, "{id}")
     return {name: list(value) if isinstance(value, tuple) else value for name, value in facts.items()}

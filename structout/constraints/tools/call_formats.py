@@ -11,14 +11,14 @@ from weakref import WeakKeyDictionary
 
 from structout.constraints.tools.custom_inputs import input_format
 from structout.constraints.tools.definitions import Tool, read_choice
-from structout.constraints.tools.derivation import ID, NUMBER, NoCallsError, derive_format
+from structout.constraints.tools.derivation import ID, DerivedFormat, NoCallsError, derive_format
 from structout.constraints.tools.reading import write_arguments
 from structout.constraints.tools.response_templates import NAME
 from structout.constraints.tools.styles import ArgumentStyle, style_of
 
 
 @dataclass(frozen=True)
-class ToolFormat:
+class ToolFormat(DerivedFormat):
     """The notation of tool calls in one family of models.
 
     For example, ``hermes`` puts a JSON object with the tool's name and arguments
@@ -44,16 +44,6 @@ class ToolFormat:
     """
 
     begin: Callable[[str], str]
-    end: str
-    trigger: str
-    style: str | Mapping[str, Any] = "json"
-    section: tuple[str, str] | None = None
-    separator: str = ""
-    call_id: str = NUMBER
-    excluded: tuple[str, ...] = ()
-    is_single: bool = False
-    reasoning: tuple[str, str] | None = None
-    content_begin: str = ""
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Any) -> "ToolFormat":
@@ -76,7 +66,7 @@ class ToolFormat:
             except NoCallsError as reason:
                 warnings.warn(f"{reason}: calls are written in the format hermes", stacklevel=2)
                 return TOOL_FORMATS["hermes"]
-            _derived[tokenizer] = described, cls(partial(_filled, found.begin), *found[1:])
+            _derived[tokenizer] = described, cls(**vars(found) | {"begin": partial(_filled, found.begin)})
         return _derived[tokenizer][1]
 
     def write(self, name: str, arguments: Mapping[str, Any] | str) -> str:

@@ -71,7 +71,7 @@ class ToolCallStream:
         section, self._section_end = form.section or ("", "")
         self._first = re.compile(f"{re.escape(section)}(?:{begin})")
         self._later = re.compile(f"{re.escape(form.separator)}(?:{begin})")
-        # Of two names one may begin with the other.
+        # One tool's name may be a prefix of another's.
         self._begins = [form.begin(tool.name) for tool in tools if ID not in form.begin(tool.name)]
         longest = max(len(form.begin(tool.name)) for tool in tools) + _LONGEST_ID
         self._longest = longest + max(len(section), len(form.separator))

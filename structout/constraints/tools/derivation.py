@@ -8,6 +8,7 @@ way, too.
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -34,14 +35,15 @@ _NO_ARGUMENTS = "arguments are neither JSON nor between tags"
 _CLOSED = re.compile(r"(\s*(<\w+>)?\s*</[^<>]+>)+")
 
 
-class DerivedFormat(NamedTuple):
-    """The arguments of a ``ToolFormat``. ``begin`` has ``NAME`` for the name of a tool,
-    and may have ``ID``."""
+@dataclass(frozen=True)
+class DerivedFormat:
+    """The fields of a ``ToolFormat``. Here ``begin`` is a text, with ``NAME`` for the
+    name of a tool."""
 
-    begin: str
+    begin: Any
     end: str
     trigger: str
-    style: str | dict[str, Any] = "json"
+    style: str | Mapping[str, Any] = "json"
     section: tuple[str, str] | None = None
     separator: str = ""
     call_id: str = NUMBER

@@ -1,6 +1,5 @@
 """StructuredLogitsProcessor: constraints for the methods of ``llama_cpp.Llama``."""
 
-import itertools
 import weakref
 from typing import Any
 
@@ -11,10 +10,9 @@ import torch
 from structout.constraints.params import StructuredOutputsParams
 from structout.errors import StructOutError
 from structout.integrations.llama_cpp.llama_tokenizer import tokenizer_of
+from structout.integrations.transformers.manager_cache import new_request_id
 from structout.ops.apply_bitmask import apply_bitmask
 from structout.scheduler.manager import StructuredOutputManager
-
-_numbers = itertools.count()
 
 
 class StructuredLogitsProcessor:
@@ -60,7 +58,7 @@ class StructuredLogitsProcessor:
         self._params = StructuredOutputsParams(**constraint) if params is None else params
         self._manager = manager or tokenizer_of(llama).manager
         self._num_positions: int = llama.n_ctx()
-        self._request_id = f"llama-processor-{next(_numbers)}"
+        self._request_id = new_request_id("llama-processor")
         self._seen: bytes | None = None  # the tokens of the last call
         self.error: BaseException | None = None
         self._manager.add_request(self._request_id, self._params, max_tokens=max_tokens)

@@ -98,24 +98,22 @@ def confidence_of(
     """
     if not token_ids:
         return Confidence(0.0, 0.0, None)
-    drawn = torch.tensor(token_ids)
     logits = last_logits(model, [*prompt_ids, *token_ids[:-1]], len(token_ids))
-    drawn = drawn.to(logits.device)
-    own = under = token_logprobs(logits, drawn, top_n=_NUM_ALTERNATIVES)
+    drawn = torch.tensor(token_ids, device=logits.device)
+    top_n = _NUM_ALTERNATIVES if has_values and request_id is not None else 0
+    own = under = token_logprobs(logits, drawn)
     if request_id is not None:
         manager.rollback(request_id, manager.num_tokens(request_id))
         masks = manager.grammar_bitmask([request_id], {request_id: list(token_ids[:-1])})
         device_masks = DeviceMasks.of(masks, [request_id], logits.device, [len(token_ids)])
-        under = token_logprobs(logits, drawn, device_masks.bitmask, device_masks.rows, top_n=_NUM_ALTERNATIVES)
-    text = _ScoredText(
-        manager,
-        request_id,
-        list(token_ids),
-        under.logprobs.tolist(),
-        (own.logprobs - under.logprobs).clamp(max=0).tolist(),
-        [*zip(under.top_ids.tolist(), under.top_logprobs.exp().tolist(), strict=True)],
-    )
-    return Confidence(fsum(text.logprobs), fsum(text.log_kept), text.values(params) if has_values else None)
+        under = token_logprobs(logits, drawn, device_masks.bitmask, device_masks.rows, top_n=top_n)
+    logprobs = under.logprobs.tolist()
+    log_kept = (own.logprobs - under.logprobs).clamp(max=0).tolist()
+    values = None
+    if has_values:
+        alternatives = [*zip(under.top_ids.tolist(), under.top_logprobs.exp().tolist(), strict=True)]
+        values = _ScoredText(manager, request_id, list(token_ids), logprobs, log_kept, alternatives).values(params)
+    return Confidence(fsum(logprobs), fsum(log_kept), values)
 
 
 class _ScoredText:
@@ -223,8 +221,7 @@ class _ScoredText:
     def _other_value(self, i: int, token: int, start: int, candidates: Sequence[str] | None) -> str | None:
         """The value, as JSON, that begins at byte ``start`` with ``token`` in place of
         token i. None if it is open."""
-        if self._request_id is None:
-            return None
+        assert self._request_id is not None  # free texts have no alternatives
         begin = self._bounds[i][0]
         lead = self._bytes[begin:start]  # of the token, in front of the value
         piece = self._bytes_of(token)
