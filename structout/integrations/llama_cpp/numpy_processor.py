@@ -30,7 +30,8 @@ class StructuredLogitsProcessor:
             processors. The text ends within it, and within the context of the model.
         **constraint: ``json``, ``regex``, ``choice``, ``grammar``, ``structural_tag``
             or ``tools``, and other arguments of
-            :class:`structout.StructuredOutputsParams`.
+            :class:`structout.StructuredOutputsParams`. Calls of tools are written as
+            the model's chat template writes them.
 
     Attributes:
         error: why the text could not go on; None if it could.
