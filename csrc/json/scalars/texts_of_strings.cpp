@@ -156,27 +156,40 @@ std::optional<std::pair<uint32_t, uint32_t>> Texts::split_limit(uint32_t state) 
 uint32_t Texts::distance(uint32_t start) {
   auto known = distances_.find(start);
   if (known != distances_.end()) return known->second;
-  uint32_t distance = kFar;
-  if (is_live(start)) {
-    // All states at one distance, then those that are a character further away.
-    std::vector<uint32_t> level = {start}, next_level;
-    std::unordered_map<uint32_t, bool> is_seen = {{start, true}};
-    for (uint32_t characters = 0; distance == kFar && !level.empty(); ++characters) {
-      for (size_t i = 0; i < level.size() && distance == kFar; ++i) {
-        uint32_t now = level[i];
-        if (steps_[now].accepts) distance = characters;
-        expand(now);
-        for (size_t edge = 0; edge < steps_[now].edges.size(); ++edge) {
-          uint32_t target = steps_[now].edges[edge].target;
-          if (!is_live(target) || !is_seen.try_emplace(target, true).second) continue;
-          (states_[target].syntax == kBoundary ? next_level : level).push_back(target);
-        }
+  if (!is_live(start)) return distances_[start] = kFar;
+  // All states at one distance, then those that are a character further away, up to one that
+  // accepts or whose own distance is known.
+  struct Step {
+    uint32_t state, before, characters;
+  };
+  std::vector<Step> steps = {{start, 0, 0}};
+  std::vector<uint32_t> level = {0}, next_level;
+  std::unordered_set<uint32_t> is_seen = {start};
+  uint32_t nearest = kFar, last = 0;
+  for (uint32_t characters = 0; characters < nearest && !level.empty(); ++characters) {
+    for (size_t i = 0; i < level.size() && characters < nearest; ++i) {
+      const uint32_t now = steps[level[i]].state;
+      auto rest = distances_.find(now);
+      if (steps_[now].accepts || rest != distances_.end()) {
+        uint32_t distance = characters + (steps_[now].accepts ? 0 : rest->second);
+        if (distance < nearest) last = level[i];
+        nearest = std::min(nearest, distance);
+        continue;
       }
-      level.swap(next_level);
-      next_level.clear();
+      expand(now);
+      for (size_t edge = 0; edge < steps_[now].edges.size(); ++edge) {
+        uint32_t target = steps_[now].edges[edge].target;
+        if (!is_live(target) || !is_seen.insert(target).second) continue;
+        bool is_whole = states_[target].syntax == kBoundary;
+        (is_whole ? next_level : level).push_back(uint32_t(steps.size()));
+        steps.push_back({target, level[i], characters + is_whole});
+      }
     }
+    level.swap(next_level);
+    next_level.clear();
   }
-  return distances_[start] = distance;
+  for (uint32_t at = last; at != 0; at = steps[at].before) distances_[steps[at].state] = nearest - steps[at].characters;
+  return distances_[start] = nearest;
 }
 
 uint32_t Texts::largest_distance(uint32_t start) {

@@ -95,6 +95,13 @@ def test_token_costs_the_same_however_deep_it_stands():
     assert time.process_time() - start < 1  # 0.02; 6 where each token looks at the whole stack
 
 
+def test_shortest_end_of_a_string_with_both_bounds_is_found_in_linear_time():
+    walk = ENGINE.walk(ENGINE.compile({"type": "string", "minLength": 400, "maxLength": 800}))
+    start = time.thread_time()
+    assert walk.matcher.num_needed == 400 + 2 + 1
+    assert time.thread_time() - start < 1  # 0.02; 2, and no end is found, where each length searches its own
+
+
 def test_work_of_an_enum_value_is_that_of_its_own_part():
     """After the value of a key only the objects that have it count."""
     index = ENGINE.compile(listed_objects(5_000), LIMIT)
