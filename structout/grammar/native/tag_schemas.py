@@ -13,13 +13,34 @@ from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.native.automaton import Automaton, AutomatonLimits
 from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.native.json_schema import CompiledSchema, TextForm
-from structout.grammar.native.rules import texts_without
+from structout.grammar.native.rules import RuleSet, texts_without
 from structout.grammar.native.structural_tags import SchemaFormat
 from structout.grammar.vocabulary import Vocabulary
 
 _DOCUMENT, _CLEAN = "structout:schema", "structout:clean"
 _REFERS = ('"$ref"', '"$id"', '"$dynamicRef"', '"$recursiveRef"', '"$schema"')
 _STRING_LIMITS = AutomatonLimits(states=50_000, seconds=0.1)
+_LARGEST_LENGTH = 1 << 30
+_MOST_COPIED = 4  # lengths up to this have states of their own, longer ones are counted
+
+
+@dataclass(frozen=True)
+class TagStrings:
+    """Strings without quotes and escapes.
+
+    Attributes:
+        automaton: of the strings, whatever their length.
+        minimum: characters that they have at least.
+        maximum: characters that they have at most, or None.
+    """
+
+    automaton: Automaton
+    minimum: int
+    maximum: int | None
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.minimum > 0 or self.maximum is not None
 
 
 @dataclass
@@ -47,7 +68,8 @@ class TagSchemas:
     annotations: list[str] = field(default_factory=list)
     weakened: list[str] = field(default_factory=list)
     _indices: dict[object, CompiledSchema | None] = field(default_factory=dict)
-    _strings: dict[object, Automaton | None] = field(default_factory=dict)
+    _strings: dict[object, TagStrings] = field(default_factory=dict)
+    _bounded: dict[object, Any] = field(default_factory=dict)
     _string_rules: dict[object, int | None] = field(default_factory=dict)
 
 
@@ -117,8 +139,8 @@ class TagSchema:
             self._shared.annotations += [each for each in found if each not in self._shared.annotations]
         return index
 
-    def strings(self, pointer: str | None, excluded: Collection[str]) -> Automaton | None:
-        """The strings of a part, without quotes and escapes. None if it has none.
+    def strings(self, pointer: str | None, excluded: Collection[str]) -> TagStrings | None:
+        """The strings of a part. None if it has none.
 
         Args:
             pointer: as in ``index``.
@@ -130,7 +152,23 @@ class TagSchema:
         key = (index, tuple(excluded))
         known = self._shared._strings
         if key not in known:
-            known[key] = self._raw_strings(index, pointer) & texts_without(tuple(excluded), self._shared.limits)
+            strings = self._raw_strings(index, pointer)
+            without = texts_without(tuple(excluded), self._shared.limits)
+            known[key] = replace(strings, automaton=strings.automaton & without)
+        return known[key]
+
+    def bounded(self, pointer: str | None, automaton: Automaton, end: str) -> Any:
+        """A ``BoundedAutomaton`` of the core, of the texts of an automaton with ``end``
+        after them."""
+        key = (automaton, end)
+        known = self._shared._bounded
+        if key not in known:
+            rules = RuleSet("text", self._shared.limits)
+            rules.define("text", [[rules.add_automaton(automaton), rules.add_text(end)]])
+            limits = _STRING_LIMITS.native
+            with self._located(pointer or ""), grammar_errors("the strings"):
+                ended = rules.native.compile(rules.reference("text"), limits)
+                known[key] = core().BoundedAutomaton(ended, self._shared.vocabulary.trie, limits)
         return known[key]
 
     def constants(self, pointer: str | None, kind: str) -> list[str]:
@@ -138,11 +176,6 @@ class TagSchema:
         index = self.index(pointer, (kind,))
         texts = ["null"] if kind == "null" else ["true", "false"]
         return [text for text in texts if index is not None and index.matches(text)]
-
-    def escaped(self, strings: Automaton) -> Automaton:
-        """Strings as they stand between quotes in JSON, spelled in one way."""
-        with grammar_errors():
-            return Automaton(core().string_contents(strings.native, _STRING_LIMITS.native))
 
     def refuse(self, pointer: str, keyword: str, reason: str) -> None:
         """Refuse a keyword, or leave it out if the constraint is lenient."""
@@ -158,14 +191,21 @@ class TagSchema:
         in_tag = self._given.pointer + pointer
         return GrammarError(message, kind=kind).at(in_tag, keyword_at(in_tag))
 
-    def _raw_strings(self, index: CompiledSchema, pointer: str | None) -> Automaton:
+    def _raw_strings(self, index: CompiledSchema, pointer: str | None) -> TagStrings:
         limits = _STRING_LIMITS.native
-        closed = index.native.closed(limits)
-        if closed is None:
-            message = f"the strings have no automaton with at most {_STRING_LIMITS.states:,} states: lower maxLength"
+        copies_all = not self._shared.vocabulary.trie.has_all_bytes
+        found = index.native.strings(_LARGEST_LENGTH if copies_all else _MOST_COPIED, limits)
+        if found is None:
+            message = (
+                f"the strings have no automaton with at most {_STRING_LIMITS.states:,} states: lower the bounds of"
+                " lengths in alternatives and patterns"
+            )
             raise self.error(pointer or "", message, GrammarErrorKind.UNSUPPORTED)
+        automaton, minimum, maximum = found
+        maximum = None if maximum is None or maximum > _LARGEST_LENGTH else maximum
         with grammar_errors():
-            return Automaton(core().raw_strings(closed, limits))
+            raw = Automaton(core().raw_strings(automaton, limits))
+        return TagStrings(raw, min(minimum, _LARGEST_LENGTH), maximum)
 
     def _part(
         self, pointer: str | None, types: Collection[str], excluded: Collection[str]
