@@ -38,12 +38,20 @@ std::unique_ptr<engine::StepBudgetLock> BoundedAutomaton::lock() {
   return lock;
 }
 
+BoundedPosition BoundedAutomaton::start(uint32_t min, uint32_t max) const {
+  return {0, min <= counts_.least(0, 0) ? 0 : min, max};
+}
+
 BoundedPosition BoundedAutomaton::after(BoundedPosition position, uint8_t byte) const {
   position.state = automaton_.next(position.state, byte);
-  if (!CharacterCounts::begins_character(byte)) return position;
-  if (position.max == 0) position.state = kDead;
-  position.min -= position.min > 0;
+  if (!CharacterCounts::begins_character(byte) || position.state == kDead) return position;
+  if (position.max == 0) return {kDead};
   position.max -= position.max != BoundedPosition::kNoBound;
+  if (position.min > 0) {
+    --position.min;
+    // What all texts have need not be counted.
+    if (position.min <= counts_.least(position.state, 0)) position.min = 0;
+  }
   return position;
 }
 
@@ -374,7 +382,7 @@ class BoundedCache final : public engine::EmbeddedCache {
 BoundedTexts::BoundedTexts(std::shared_ptr<BoundedAutomaton> automaton, uint32_t min, uint32_t max)
     : automaton_(std::move(automaton)) {
   std::unique_ptr<engine::StepBudgetLock> lock = automaton_->lock();
-  BoundedPosition start{0, min, max};
+  const BoundedPosition start = automaton_->start(min, max);
   if (!automaton_->is_live(start)) throw std::invalid_argument("no text has such a length");
   if (automaton_->may_end(start)) throw std::invalid_argument("the empty text is one of the texts");
   cache_ = std::make_shared<BoundedCache>(automaton_, start);

@@ -51,6 +51,8 @@ class BoundedAutomaton {
   const engine::VocabularyTrie& vocabulary() const { return *vocabulary_; }
   std::unique_ptr<engine::StepBudgetLock> lock();
 
+  BoundedPosition start(uint32_t min, uint32_t max) const;
+
   // The position after a byte, which may be dead.
   BoundedPosition after(BoundedPosition position, uint8_t byte) const;
 
