@@ -9,7 +9,7 @@ namespace structout::engine {
 
 namespace {
 
-constexpr uint64_t kMaxCells = 4u << 20;
+constexpr uint64_t kMaxCells = 2u << 20;
 
 // A set of states, with a byte for each.
 using States = std::string;

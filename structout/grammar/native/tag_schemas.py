@@ -4,11 +4,13 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
 from structout.constraints import exact_json
 from structout.constraints.schema_walks import keyword_at, part_at
+from structout.constraints.tools.schema_kinds import ANNOTATIONS
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.native.automaton import Automaton, AutomatonLimits
 from structout.grammar.native.extension import core, grammar_errors
@@ -218,6 +220,8 @@ class TagSchema:
             return self._text, documents
         else:
             part = part_at(self.root, pointer)
+            if isinstance(part, Mapping):  # so that tools with other descriptions share what is compiled
+                part = {key: value for key, value in part.items() if key not in ANNOTATIONS}
             if self._has_references:
                 part = {"$ref": f"{_DOCUMENT}#{quote(pointer, safe='/~')}"}
                 documents[_DOCUMENT] = self._text
@@ -227,7 +231,7 @@ class TagSchema:
         if excluded:
             # Under `not`, it names no keys of the objects.
             parts.append({"not": {"not": {"$ref": f"{_CLEAN}#/$defs/value"}}})
-            documents[_CLEAN] = _clean_values(excluded)
+            documents[_CLEAN] = _clean_values(tuple(excluded))
         return exact_json.dumps({"allOf": parts}, ensure_ascii=False), documents
 
     @contextmanager
@@ -253,7 +257,8 @@ class TagSchema:
 _ALTERNATIVE = "use the style json, or pass lenient=True to leave it out"
 
 
-def _clean_values(excluded: Collection[str]) -> str:
+@lru_cache(1 << 8)
+def _clean_values(excluded: tuple[str, ...]) -> str:
     """A schema document whose ``#/$defs/value`` is any value without the texts in its
     strings and keys. JSON is written canonically, so that a text that needs no escapes
     is in the written string where it is in the value."""

@@ -13,23 +13,24 @@ from structout.grammar.native import tag_schemas
 from structout.grammar.native.backend import NativeBackend
 from structout.grammar.vocabulary import Vocabulary
 from support.grammar_walks import allowed, mask_of
-from support.seeds import for_each_seed
 
-# Tokens that cut characters, that begin inside of a text what ends it, and that go beyond.
-_PIECES = ["a", "ab", "\n", "\n\n", "é", "日本", "a日", "</", "</par", "</parameter", "</parameter>", "parameter>"]
-_PIECES += [">\n", "a</parameter>\n", "\n</parameter>\n<", "</arg_value>", "a</arg_", "<|close|>", '<|"|>', 'a<|"|>,']
-_PIECES += ["<", "</｜DSML", "｜DSML｜parameter>\n", "]<]minimax[>[", "a]<", "]<]minimax[>[</s", "</cofl:value>", '"', '",']
-_CUT = [b"a\xc3", b"\xa9", b"\xa9a", b"\xe6\x97", b"\xa5", b"\xa5\xe6", b"\x9c\xac</", b"\xef\xbd", b"\xf0\x9f\x98", b"\x80b"]
-_TOKENS = [*(bytes([byte]) for byte in range(256)), *(piece.encode() for piece in _PIECES), *_CUT, b""]
-VOCABULARY = Vocabulary(tuple(dict.fromkeys(_TOKENS)), stop_token_ids=(len(dict.fromkeys(_TOKENS)) - 1,))
+# Tokens that cut characters, and tokens that end a text inside of them.
+_PIECES = [
+    *("a", "ab", "\n", "\n\n", "é", "日本", "a日", "</", "</par", "</parameter", "</parameter>", "parameter>", ">\n"),
+    *("a</parameter>\n", "\n</parameter>\n<", "</arg_value>", "a</arg_", "<|close|>", '<|"|>', 'a<|"|>,', "<", "a]<"),
+    *("</｜DSML", "｜DSML｜parameter>\n", "]<]minimax[>[", "]<]minimax[>[</s", "</cofl:value>", '"', '",'),
+]
+_CUT = b"a\xc3 \xa9 \xa9a \xe6\x97 \xa5 \xa5\xe6 \x9c\xac</ \xef\xbd \xf0\x9f\x98 \x80b".split()
+_TOKENS = [*dict.fromkeys((*(bytes([byte]) for byte in range(256)), *map(str.encode, _PIECES), *_CUT))]
+VOCABULARY = Vocabulary((*_TOKENS, b""), stop_token_ids=(len(_TOKENS),))
 
 COUNTED = [style for style, each in STYLES.items() if not each.is_escaped]
 
 
-def params_of(value, style, end="</f>"):
+def params_of(value, style):
     schema = {"type": "object", "properties": {"s": value}, "required": ["s"], "additionalProperties": False}
     content = {"type": "json_schema", "json_schema": schema, "style": style}
-    tag = {"type": "tag", "begin": "<f>", "content": content, "end": end}
+    tag = {"type": "tag", "begin": "<f>", "content": content, "end": "</f>"}
     return StructuredOutputsParams(structural_tag={"type": "structural_tag", "format": tag})
 
 
@@ -85,3 +86,70 @@ def compare_on_a_walk(counted, copied, rng, value):
     np.testing.assert_array_equal(mask_of(counted), mask_of(copied))
     fork.rollback(num_steps)
     assert num_steps > 2
+
+
+def accepted(grammar, text):
+    """The number of bytes of a text that a grammar accepts, from its begin on."""
+    return len(grammar.validate_tokens([*text]))
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_long_strings_have_as_many_characters_as_they_may(style):
+    notation = STYLES[style]
+    start = time.thread_time()
+    for most in (2_000, 65_536, 2_000 if notation.is_escaped else 100_000):  # those with escapes are JSON
+        value = {"type": "string", "minLength": 5, "maxLength": most, "pattern": "^[^b]*$"}
+        grammar = NativeBackend(VOCABULARY).compile(params_of(value, style).constraint()).grammar
+    assert time.thread_time() - start < 2  # a few milliseconds each
+    quotes = notation.quotes or ("", "")
+    begin = f"<f>{notation.opening('s', 'string')}{quotes[0]}".encode()
+    end = f"{quotes[1]}{notation.closing('s')}".encode()
+    assert accepted(grammar, begin + b"abc") == len(begin) + 1
+    assert accepted(grammar, begin + b"aaaa" + end) < len(begin + b"aaaa" + end)
+    assert accepted(grammar, begin + "é日aaa".encode() + end) == len(begin + "é日aaa".encode() + end)
+    longest = begin + "日".encode() * most
+    assert accepted(grammar, longest + b"a") == len(longest)
+    assert accepted(grammar, longest + end) == len(longest + end)
+
+
+def test_tools_with_many_lengths_share_masks():
+    """A grammar has no mask of its own for a length, and no state."""
+    lengths = [*range(1_000, 1_040)]
+    tags = [params_of({"type": "string", "maxLength": length}, "qwen_xml") for length in lengths]
+    formats = [params.structural_tag["format"] | {"begin": f"<{i}>"} for i, params in enumerate(tags)]
+    tag = {"type": "structural_tag", "format": {"type": "or", "elements": formats}}
+    grammar = NativeBackend(VOCABULARY).compile(StructuredOutputsParams(structural_tag=tag).constraint()).grammar
+    counts = []
+    for number in range(len(lengths)):
+        fork = grammar.fork()
+        for byte in f"<{number}><parameter=s>\nabc 日 < abc".encode():
+            mask_of(fork)
+            assert fork.accept_tokens("", [byte])
+        counts.append(grammar.index.num_masks)
+    assert counts[-1] - counts[9] <= 3 * (len(lengths) - 10)  # of the digits of the numbers
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        # The lengths of these strings repeat after 211 * 223 * 227 characters.
+        (
+            {"pattern": "^(?:a(?:[a-c]{211})*|b(?:[a-c]{223})*|c(?:[a-c]{227})*)$", "maxLength": 9_000},
+            "pattern_lengths is limited",
+        ),
+        # Not all strings have the same bounds.
+        ({"anyOf": [{"maxLength": 60_000}, {"pattern": "^a"}]}, "lower the bounds of lengths in alternatives"),
+    ],
+)
+def test_lengths_that_cannot_be_counted_are_refused(value, message):
+    with pytest.raises(GrammarError, match=message) as caught:
+        NativeBackend(VOCABULARY).compile(params_of({"type": "string"} | value, "qwen_xml").constraint())
+    assert caught.value.pointer.startswith("#/format/content/json_schema/properties/s")
+
+
+def test_strings_without_a_length_that_is_allowed_are_no_values():
+    value = {"type": ["string", "null"], "minLength": 9, "maxLength": 7}
+    grammar = NativeBackend(VOCABULARY).compile(params_of(value, "qwen_xml").constraint()).grammar
+    text = b"<f><parameter=s>\nnull\n</parameter></f>"
+    assert accepted(grammar, text) == len(text)
+    assert accepted(grammar, b"<f><parameter=s>\naaaaaaaa") == 17
