@@ -249,7 +249,7 @@ class ArgumentRules:
         known = self._schema.string_rules
         if key not in known:
             if is_mixed:
-                strings = replace(strings, automaton=strings.automaton - _texts_of(LOOKS_LIKE_JSON))
+                strings = replace(strings, automaton=_without(strings.automaton, LOOKS_LIKE_JSON))
             known[key] = self._string_rule(pointer, strings, closing, f"string {len(known)}")
         return known[key]
 
@@ -270,7 +270,7 @@ class ArgumentRules:
         if self._style.is_wrapped:
             alone = self._ended_string(pointer, strings, f"\n{closing}")
             choices += [] if alone is None else [[self._rules.add_text("\n"), alone]]
-            bare = replace(strings, automaton=strings.automaton - _texts_of(_ENDS_WITH_LINE_BREAK))
+            bare = replace(strings, automaton=_without(strings.automaton, _ENDS_WITH_LINE_BREAK))
         ended = self._ended_string(pointer, bare, closing)
         choices += [] if ended is None else [[ended]]
         if not choices:
@@ -299,6 +299,12 @@ class ArgumentRules:
 @lru_cache
 def _texts_of(pattern: str) -> Automaton:
     return Automaton.from_regex(pattern)
+
+
+@lru_cache(1 << 8)
+def _without(strings: Automaton, pattern: str) -> Automaton:
+    """The strings that do not match a pattern."""
+    return strings - _texts_of(pattern)
 
 
 class _Presence:

@@ -44,6 +44,11 @@ class TagStrings:
     def is_bounded(self) -> bool:
         return self.minimum > 0 or self.maximum is not None
 
+    def within(self, minimum: int, maximum: int | None) -> "TagStrings":
+        """Those of them that are within other bounds, too."""
+        maxima = [each for each in (self.maximum, maximum) if each is not None]
+        return TagStrings(self.automaton, max(self.minimum, minimum), min(maxima, default=None))
+
 
 @dataclass
 class TagSchemas:
@@ -104,7 +109,12 @@ class TagSchema:
         )
 
     def index(
-        self, pointer: str | None, types: Collection[str] = (), excluded: Collection[str] = ()
+        self,
+        pointer: str | None,
+        types: Collection[str] = (),
+        excluded: Collection[str] = (),
+        *,
+        has_lengths: bool = True,
     ) -> CompiledSchema | None:
         """A part of the schema, compiled.
 
@@ -112,11 +122,12 @@ class TagSchema:
             pointer: JSON pointer to it, without ``#``. None stands for any value.
             types: JSON types of the values. Default: all.
             excluded: texts that no string and no key contains.
+            has_lengths: whether its own ``minLength`` and ``maxLength`` hold.
 
         Returns:
             None if the part allows no value of ``types``.
         """
-        schema, documents = self._part(pointer, types, excluded)
+        schema, documents = self._part(pointer, types, excluded, has_lengths)
         key = (schema, tuple(documents.items()), self._form)
         known = self._shared._indices
         if key not in known:
@@ -148,7 +159,8 @@ class TagSchema:
             pointer: as in ``index``.
             excluded: texts that they do not contain.
         """
-        index = self.index(pointer, ("string",))
+        bounds = self._own_bounds(pointer)
+        index = self.index(pointer, ("string",), has_lengths=bounds is None)
         if index is None:
             return None
         key = (index, tuple(excluded))
@@ -157,7 +169,7 @@ class TagSchema:
             strings = self._raw_strings(index, pointer)
             without = texts_without(tuple(excluded), self._shared.limits)
             known[key] = replace(strings, automaton=strings.automaton & without)
-        return known[key]
+        return known[key] if bounds is None else known[key].within(*bounds)
 
     def bounded(self, pointer: str | None, automaton: Automaton, end: str) -> Any:
         """A ``BoundedAutomaton`` of the core, of the texts of an automaton with ``end``
@@ -193,6 +205,20 @@ class TagSchema:
         in_tag = self._given.pointer + pointer
         return GrammarError(message, kind=kind).at(in_tag, keyword_at(in_tag))
 
+    def _own_bounds(self, pointer: str | None) -> tuple[int, int | None] | None:
+        """The lengths that a part gives by its own keywords, if they are counted and
+        the part can be compiled without them, once for all lengths."""
+        part = None if pointer is None or self._has_references else part_at(self.root, pointer)
+        if not isinstance(part, Mapping) or not self._shared.vocabulary.trie.has_all_bytes:
+            return None
+        minimum = part.get("minLength", 0)
+        maximum = part.get("maxLength", minimum)
+        if type(minimum) is not int or type(maximum) is not int or not 0 <= minimum <= maximum:
+            return None
+        if not _MOST_COPIED < maximum <= _LARGEST_LENGTH:
+            return None
+        return minimum, part.get("maxLength")
+
     def _raw_strings(self, index: CompiledSchema, pointer: str | None) -> TagStrings:
         limits = _STRING_LIMITS.native
         copies_all = not self._shared.vocabulary.trie.has_all_bytes
@@ -210,7 +236,7 @@ class TagSchema:
         return TagStrings(raw, min(minimum, _LARGEST_LENGTH), maximum)
 
     def _part(
-        self, pointer: str | None, types: Collection[str], excluded: Collection[str]
+        self, pointer: str | None, types: Collection[str], excluded: Collection[str], has_lengths: bool
     ) -> tuple[str, dict[str, str]]:
         """A schema for the engine, and the documents that it refers to."""
         documents: dict[str, str] = {}
@@ -221,7 +247,8 @@ class TagSchema:
         else:
             part = part_at(self.root, pointer)
             if isinstance(part, Mapping):  # so that tools with other descriptions share what is compiled
-                part = {key: value for key, value in part.items() if key not in ANNOTATIONS}
+                left_out = ANNOTATIONS if has_lengths else ANNOTATIONS | {"minLength", "maxLength"}
+                part = {key: value for key, value in part.items() if key not in left_out}
             if self._has_references:
                 part = {"$ref": f"{_DOCUMENT}#{quote(pointer, safe='/~')}"}
                 documents[_DOCUMENT] = self._text

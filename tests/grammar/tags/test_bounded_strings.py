@@ -2,6 +2,7 @@
 
 import random
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from structout.grammar.native import tag_schemas
 from structout.grammar.native.backend import NativeBackend
 from structout.grammar.vocabulary import Vocabulary
 from support.grammar_walks import allowed, mask_of
+from support.random_patterns import random_pattern
+from support.seeds import for_each_seed
 
 # Tokens that cut characters, and tokens that end a text inside of them.
 _PIECES = [
@@ -62,11 +65,12 @@ def test_masks_of_counted_strings_are_those_of_copies(monkeypatch, style):
         counted, copied = (compiled(value, style, monkeypatch, most) for most in (0, 1 << 30))
         for walk in range(4):
             rng = random.Random(f"{style} {number} {walk}")
-            compare_on_a_walk(counted.copy(), copied.copy(), rng, value)
+            assert compare_on_a_walk(counted.copy(), copied.copy(), rng, value) > 2
 
 
 def compare_on_a_walk(counted, copied, rng, value):
-    num_steps = 0
+    """Follow both to the end, or for 60 tokens. Returns the number of tokens."""
+    num_steps, start = 0, mask_of(counted)
     for _ in range(60):
         expected = mask_of(copied)
         np.testing.assert_array_equal(mask_of(counted), expected, err_msg=str(value))
@@ -85,7 +89,33 @@ def compare_on_a_walk(counted, copied, rng, value):
     copied.rollback(back)
     np.testing.assert_array_equal(mask_of(counted), mask_of(copied))
     fork.rollback(num_steps)
-    assert num_steps > 2
+    np.testing.assert_array_equal(mask_of(fork), start)
+    return num_steps
+
+
+@for_each_seed(30, long=2_000)
+def test_masks_of_random_patterns_with_lengths_are_those_of_copies(seed):
+    rng = random.Random(f"counted {seed}")
+    pattern = random_pattern(rng)
+    least, most = sorted(rng.choices(range(14), k=2))
+    value = {"type": "string", "pattern": f"^(?:{pattern.text})$", "minLength": least, "maxLength": most}
+    style = rng.choice(COUNTED)
+    grammars = []
+    for most_copied in (0, 1 << 30):
+        with pytest.MonkeyPatch.context() as patch, suppress(GrammarError):
+            grammars.append(compiled(value, style, patch, most_copied))
+    assert len(grammars) != 1, value
+    for _ in range(4 if grammars else 0):
+        counted, copied = (grammar.copy() for grammar in grammars)
+        text = pattern.sample(rng)
+        begin = f"<f>{STYLES[style].opening('s', 'string')}".encode()
+        tokens = [*begin, *text.encode(errors="replace")]
+        prefix = counted.validate_tokens(tokens)
+        assert prefix == copied.validate_tokens(tokens)
+        part = prefix[: rng.randint(0, len(prefix))]
+        assert counted.accept_tokens("", part)
+        assert copied.accept_tokens("", part)
+        compare_on_a_walk(counted, copied, rng, value)
 
 
 def accepted(grammar, text):
