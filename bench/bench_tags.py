@@ -9,6 +9,8 @@ what a tag takes in addition to its schemas, each compiled alone.
 
 import json
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import harness
@@ -23,6 +25,7 @@ from structout.grammar.native.json_schema import CompiledSchema, JsonSchemaGramm
 from structout.grammar.vocabulary import Vocabulary
 
 NUM_TOOLS = (1, 10, 50, 200)
+CATALOG_SIZE = 250
 NUM_TRIGGERS = (1, 10, 139)
 NUM_RUNS = 5
 
@@ -37,6 +40,22 @@ def _tool(name: str) -> Tool:
     required = [f"{name}_query"]
     schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     return Tool(name, schema, "", None)
+
+
+def catalog(count: int, version: int) -> list[Tool]:
+    """Tools with long strings and descriptions, 400 bytes each."""
+    given = []
+    for number in range(count):
+        name = f"tool_{version}_{number}"
+        properties = {
+            f"{name}_query": {"type": "string", "maxLength": 2_000 + number, "description": f"What {name} looks for."},
+            "body_query": {"type": "string", "maxLength": 100_000, "description": f"The whole text for {name}."},
+            "labels_query": {"type": "string", "minLength": 1, "maxLength": 500, "description": f"A label of {name}."},
+            "limit": {"type": "integer", "minimum": 1, "description": f"The most results of {name}."},
+        }
+        schema = {"type": "object", "properties": properties, "required": [f"{name}_query"]}
+        given.append(Tool(name, schema | {"additionalProperties": False}, "", None))
+    return given
 
 
 def triggered(count: int, version: int) -> dict[str, Any]:
@@ -54,12 +73,14 @@ def cpu_seconds(work: Any) -> float:
     return time.thread_time() - start
 
 
-def measure_tools(backend: NativeBackend, vocabulary: Vocabulary, tool_format: str, count: int) -> dict[str, Any]:
+def measure_tools(
+    backend: NativeBackend, vocabulary: Vocabulary, tool_format: str, make: Callable[[int], list[Tool]]
+) -> dict[str, Any]:
     mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
     beyond, whole = [], []
     compiled: list[Any] = []
     for version in range(NUM_RUNS):
-        given = tools(count, version)
+        given = make(version)
         tag = TOOL_FORMATS[tool_format].structural_tag(given, "auto")
         constraint = StructuredOutputsParams(structural_tag=tag).constraint()
         texts = [StructuredOutputsParams(json=tool.parameters).constraint().spec for tool in given]
@@ -149,8 +170,10 @@ def main() -> None:
     backend = NativeBackend(vocabulary)
     for tool_format in ("hermes", "qwen_3_coder"):
         for count in NUM_TOOLS:
-            row = measure_tools(backend, vocabulary, tool_format, count)
+            row = measure_tools(backend, vocabulary, tool_format, partial(tools, count))
             _report(results, f"{count} tools, {tool_format}", row)
+        row = measure_tools(backend, vocabulary, tool_format, partial(catalog, CATALOG_SIZE))
+        _report(results, f"{CATALOG_SIZE} tools with long strings, {tool_format}", row)
     for count in NUM_TRIGGERS:
         _report(results, f"{count} triggers", measure_triggers(backend, vocabulary, count))
     results.close()

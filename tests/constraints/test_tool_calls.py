@@ -124,6 +124,25 @@ def test_what_is_wrong_with_tools_is_named(given, message):
         StructuredOutputsParams(**given).constraint()
 
 
+NAMES = ["a.b", "get-weather", "wetter_größe", "天気.今日-1", "1x", "f:1", 'a"b', "a(b", "x" * 300]
+EMPTY = [{}, None, {"type": "object"}, {"type": "object", "properties": {}}]
+
+
+@pytest.mark.parametrize("tool_format", TOOL_FORMATS)
+def test_tools_without_arguments_and_with_any_name_are_called(backend, tool_format):
+    form = TOOL_FORMATS[tool_format]
+    section = form.section or ("", "")
+    for number, name in enumerate(NAMES):
+        parameters = EMPTY[number % len(EMPTY)]
+        tools = [{"name": name, "parameters": parameters}, {"name": f"{name}2", "parameters": {}}]
+        params = StructuredOutputsParams(tools=tools, tool_choice="required", tool_format=tool_format)
+        text = form.write(name, {}).join(section)
+        assert takes(backend, params, text), text
+        (call,) = params.parse_tool_calls(text)
+        assert (call.name, call.arguments) == (name, {})
+        assert not takes(backend, params, form.write(f"{name}3", {}).join(section))
+
+
 @pytest.mark.parametrize("tool_format", ["hermes", "qwen_3_coder"])
 def test_a_bad_schema_in_a_tool_is_named_with_its_place(backend, tool_format):
     bad = {"type": "object", "properties": {"age": {"type": "string", "pattern": "(?<=a)b"}}}

@@ -212,6 +212,30 @@ def test_text_ends_within_its_limit_where_the_end_depends_on_what_has_come(name,
         assert text_within(grammar, grammar.matcher.num_needed + extra, rng) is not None, extra
 
 
+# Strings whose characters are counted, also more of them than there are endings for.
+COUNTED = {
+    "at most": {"maxLength": 30},
+    "at least": {"minLength": 9, "maxLength": 20},
+    "exactly": {"minLength": 12, "maxLength": 12},
+    "many": {"minLength": 700},
+    "many of a pattern": {"minLength": 400, "pattern": "^(abc|東abab)*$"},
+    "pattern that ends late": {"maxLength": 40, "pattern": "東the\n0$"},
+}
+
+
+@pytest.mark.parametrize("style", ["qwen_xml", "minimax_m3_xml", "gemma"])
+@pytest.mark.parametrize("name", COUNTED)
+def test_counted_strings_between_tags_end_within_their_limits(name, style):
+    schema = {"type": "object", "properties": {"s": STRING | COUNTED[name]}, "required": ["s"]}
+    content = {"type": "json_schema", "json_schema": schema, "style": style}
+    tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "<f>", "content": content, "end": "</f>"}}
+    params = StructuredOutputsParams(structural_tag=tag)
+    grammar = compile_or_none(BackendSet(VOCABULARY, StructuredOutputsConfig()), params).grammar
+    needed, rng = grammar.matcher.num_needed, random.Random(name)
+    for extra in [0, 1, 2, 4, 8, 16, 40] * (1 if needed > 100 else 10):
+        assert text_within(grammar, needed + extra, rng) is not None, extra
+
+
 # Grammars with a lexer, and tokens. In the first a lexeme that has begun needs more; in
 # the second a text meets several searches for its end.
 LEXED = {

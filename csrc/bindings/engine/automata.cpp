@@ -8,6 +8,7 @@
 
 #include "automata/compile.h"
 #include "automata/regex.h"
+#include "base/hash.h"
 #include "bindings/engine/conversions.h"
 #include "bindings/engine/module.h"
 #include "bindings/engine/run.h"
@@ -47,7 +48,10 @@ void define_automata(py::module_& module) {
                     return run(true, [&] { return Automaton::deserialize(bytes); });
                   })
       .def("__eq__", &Automaton::operator==, py::is_operator())
-      .def("__hash__", [](const Automaton& self) { return self.num_states() * 31 + self.num_edges(); });
+      .def("__hash__", [](const Automaton& self) {
+        std::string bytes = self.serialize();
+        return hash_bytes(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()) >> 1;  // of a signed type
+      });
 
   auto define_operation = [&module](const char* name,
                                     Automaton (*operation)(const Automaton&, const Automaton&, Budget&)) {

@@ -86,6 +86,14 @@ void define_json(py::module_& module) {
       .def_property_readonly("annotations", &json::CompiledSchema::annotations)
       .def("closed", [](json::CompiledSchema& self,
                         const Limits& limits) { return run(true, [&] { return self.cache()->closed(limits); }); })
+      .def("strings",
+           [](json::CompiledSchema& self, uint32_t max_copied, const Limits& limits) {
+             auto found = run(true, [&] { return self.cache()->strings(max_copied, limits); });
+             if (!found) return py::object(py::none());
+             bool has_maximum = found->max_length != json::Texts::kNoMaximum;
+             py::object maximum = has_maximum ? py::object(py::int_(found->max_length)) : py::object(py::none());
+             return py::object(py::make_tuple(std::move(found->automaton), found->min_length, maximum));
+           })
       .def("matches", [](json::CompiledSchema& self, const py::bytes& given) {
         std::string text = given;
         return run(true, [&] {

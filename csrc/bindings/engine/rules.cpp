@@ -13,6 +13,7 @@
 #include "automata/raw_strings.h"
 #include "bindings/engine/module.h"
 #include "bindings/engine/run.h"
+#include "grammar/token_masks/bounded_texts.h"
 #include "grammar/token_masks/embedded_grammar.h"
 #include "json/token_masks/compiled_schema.h"
 
@@ -29,6 +30,17 @@ void define_rules(py::module_& module) {
       return tags::string_contents(values, budget);
     });
   });
+  py::class_<context_free::BoundedAutomaton, std::shared_ptr<context_free::BoundedAutomaton>>(module,
+                                                                                              "BoundedAutomaton")
+      .def(py::init(
+          [](const Automaton& automaton, std::shared_ptr<const VocabularyTrie> vocabulary, const Limits& limits) {
+            return run(true, [&] {
+              return std::make_shared<context_free::BoundedAutomaton>(automaton, std::move(vocabulary), limits);
+            });
+          }))
+      .def("has_text", [](const context_free::BoundedAutomaton& self, uint32_t min, std::optional<uint32_t> max) {
+        return self.is_live({0, min, max.value_or(context_free::BoundedPosition::kNoBound)});
+      });
   py::class_<Rules>(module, "Rules")
       .def(py::init<>())
       .def_static("in_json_string", &Rules::in_json_string)
@@ -73,6 +85,12 @@ void define_rules(py::module_& module) {
       .def("add_json",
            [](Rules& self, std::shared_ptr<json::CompiledSchema> schema) {
              return self.add_embedded(std::move(schema));
+           })
+      .def("add_bounded",
+           [](Rules& self, std::shared_ptr<context_free::BoundedAutomaton> automaton, uint32_t min,
+              std::optional<uint32_t> max) {
+             uint32_t most = max.value_or(context_free::BoundedPosition::kNoBound);
+             return self.add_embedded(std::make_shared<context_free::BoundedTexts>(std::move(automaton), min, most));
            })
       .def("add_grammar",
            [](Rules& self, std::shared_ptr<context_free::CompiledGrammar> grammar) {

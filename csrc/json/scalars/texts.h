@@ -158,6 +158,18 @@ class Texts {
   // has no maximum, or if the rest of its formula may need all of it.
   std::optional<LengthLimit> length_limit(uint32_t state);
 
+  // A formula on strings as the conjunction of bounds of the length and of the rest, which
+  // has bounds of its own only in alternatives.
+  struct BoundedStrings {
+    Formula others;
+    uint32_t min = 0, max = kNoMaximum;  // characters
+  };
+  static constexpr uint32_t kNoMaximum = UINT32_MAX;
+  BoundedStrings without_lengths(Formula formula);
+
+  // The JSON strings that a formula accepts, in canonical spelling. Throws LimitError.
+  engine::Automaton strings_between_quotes(Formula formula, const engine::Limits& limits);
+
   // All continuations that the formula of a state accepts, if there are at most `max`, all
   // of them short.
   std::optional<std::vector<std::string>> all_texts(uint32_t state, size_t max);

@@ -153,6 +153,50 @@ std::optional<std::pair<uint32_t, uint32_t>> Texts::split_limit(uint32_t state) 
   return std::pair(add({given.kind, given.syntax, formulas_.conjunction(std::move(others))}), limit);
 }
 
+Texts::BoundedStrings Texts::without_lengths(Formula formula) {
+  BoundedStrings found{kAlways};
+  std::vector<Formula> others;
+  for (Formula literal : formulas_.conjuncts(formula)) {
+    const FormulaNode& node = formulas_[literal];
+    if (node.op == Op::kMinLength) {
+      found.min = std::max(found.min, node.a);
+    } else if (node.op == Op::kNot && formulas_.op(node.a) == Op::kMinLength) {
+      found.max = std::min(found.max, formulas_[node.a].a - 1);
+    } else {
+      others.push_back(literal);
+    }
+  }
+  found.others = formulas_.conjunction(std::move(others));
+  return found;
+}
+
+engine::Automaton Texts::strings_between_quotes(Formula formula, const engine::Limits& limits) {
+  constexpr uint32_t kEnd = 1, kFirst = 2;  // state 0 reads the opening quote
+  engine::Budget budget(limits);
+  engine::AutomatonBuilder builder;
+  std::vector<uint32_t> found = {start(TextKind::kString, formula)};
+  std::unordered_map<uint32_t, uint32_t> numbers = {{found[0], kFirst}};
+  builder.add_state(false, {{'"', '"', kFirst}});
+  builder.add_state(true, {});
+  for (size_t i = 0; i < found.size(); ++i) {
+    std::vector<Edge> edges;
+    for (const Edge& edge : std::vector<Edge>(this->edges(found[i]))) {
+      if (states_[edge.target].formula == kNever) continue;
+      auto [number, is_new] = numbers.try_emplace(edge.target, uint32_t(numbers.size()) + kFirst);
+      if (is_new) found.push_back(edge.target);
+      edges.push_back({edge.first, edge.last, number->second});
+    }
+    if (accepts(found[i])) {
+      auto after = std::find_if(edges.begin(), edges.end(), [](const Edge& edge) { return edge.first > '"'; });
+      edges.insert(after, {'"', '"', kEnd});
+    }
+    budget.spend(1 + edges.size());
+    budget.check_states(found.size());
+    builder.add_state(false, edges);
+  }
+  return builder.minimal(0, budget);
+}
+
 uint32_t Texts::distance(uint32_t start) {
   auto known = distances_.find(start);
   if (known != distances_.end()) return known->second;

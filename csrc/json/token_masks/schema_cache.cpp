@@ -142,6 +142,20 @@ std::optional<engine::Automaton> SchemaCache::closed(const engine::Limits& limit
   return std::nullopt;
 }
 
+std::optional<SchemaCache::Strings> SchemaCache::strings(uint32_t max_copied, const engine::Limits& limits) try {
+  Lock lock(*this);
+  Schema& schema = automaton_->schema();
+  schema.budget().restart();
+  Texts& texts = schema.texts();
+  const Formula strings = schema.without_among(schema.expand(schema.root(), Type::kString));
+  Texts::BoundedStrings bounded = texts.without_lengths(strings);
+  uint32_t max = bounded.max == Texts::kNoMaximum ? 0 : bounded.max;
+  if (std::max(bounded.min, max) <= max_copied) bounded = {strings};
+  return Strings{texts.strings_between_quotes(bounded.others, limits), bounded.min, bounded.max};
+} catch (const engine::LimitError&) {
+  return std::nullopt;
+}
+
 // The state on top, or one with the same mask that more configurations share: without a
 // maximum length that no token of the vocabulary can reach.
 State SchemaCache::mask_state(const Configuration& config) {

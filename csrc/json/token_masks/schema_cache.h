@@ -75,6 +75,15 @@ class SchemaCache {
   // See closure().
   std::optional<engine::Automaton> closed(const engine::Limits& limits);
 
+  // The JSON strings that the schema allows, in canonical spelling: those of the automaton
+  // that also have a length within the bounds. The automaton does not know the bounds,
+  // unless none is above `max_copied`. Nothing if it exceeds the limits.
+  struct Strings {
+    engine::Automaton automaton;
+    uint32_t min_length, max_length;  // in characters; Texts::kNoMaximum: no maximum
+  };
+  std::optional<Strings> strings(uint32_t max_copied, const engine::Limits& limits);
+
  private:
   friend class EmbeddedSchemaCache;
 

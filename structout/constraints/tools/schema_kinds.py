@@ -14,10 +14,10 @@ Node = Mapping[str, Any]
 
 ALL_KINDS = frozenset((STRING, *JSON_KINDS))
 _KIND_OF = {"integer": "number"}
+# Keywords that constrain nothing.
+ANNOTATIONS = frozenset(("title", "description", "default", "examples", "deprecated", "$comment"))
 # Keywords that may stand beside a reference that is followed.
-_DESCRIPTIVE = frozenset(
-    ("$ref", "$defs", "definitions", "title", "description", "default", "examples", "deprecated", "$comment")
-)
+_DESCRIPTIVE = ANNOTATIONS | {"$ref", "$defs", "definitions"}
 
 
 def resolved(schema: Any, pointer: str | None) -> tuple[str | None, Node]:

@@ -135,6 +135,10 @@ class Automaton:
         return isinstance(other, Automaton) and self.native == other.native
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
         return hash(self.native)
 
     def _combined(self, operation: str, other: "Automaton") -> "Automaton":

@@ -171,6 +171,17 @@ class RuleSet:
         """
         return self.native.add_json(index.native)
 
+    def add_bounded(self, automaton: Any, minimum: int, maximum: int | None) -> int:
+        """Add the texts of an automaton that have a number of characters in a range.
+
+        Args:
+            automaton: a ``BoundedAutomaton`` of the core, over the vocabulary that the
+                grammar is compiled for. It does not accept the empty text.
+            minimum: characters.
+            maximum: characters, or None.
+        """
+        return self.native.add_bounded(automaton, minimum, maximum)
+
     def add_grammar(self, index: Any) -> int:
         """Add a text of a grammar that has a lexer of its own, as ``json`` adds values.
         It is not empty, and ends wherever the rules go on.

@@ -1,6 +1,7 @@
 """Arguments of a call in a notation other than JSON, as rules."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import count
 
@@ -10,7 +11,7 @@ from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.rules import RuleSet
 from structout.grammar.native.structural_tags import SchemaFormat
-from structout.grammar.native.tag_schemas import TagSchema, TagSchemas
+from structout.grammar.native.tag_schemas import TagSchema, TagSchemas, TagStrings
 
 # Keywords of an object that hold for every text, since only known keys are written.
 _READ_OF_OBJECTS = frozenset(
@@ -196,7 +197,6 @@ class ArgumentRules:
                 yield from self._values(closing, branch, is_alone=False)
             return
         kinds = kinds_of(node)
-        strings = self._schema.strings(at, self._excluded) if STRING in kinds else None
         others = []
         end = self._rules.add_text(closing)
         for group in self._style.kinds:
@@ -216,9 +216,9 @@ class ArgumentRules:
             index = self._schema.index(at, types, self._excluded)
             if index is not None:
                 others.append((group[0], self._rules.add_sequence([self._wrapped(self._rules.json(index)), end])))
-        if strings is not None:
+        if STRING in kinds:
             is_mixed = (len(kinds) > 1 or not is_alone) and not self._style.tells_strings  # as the reader decides it
-            string = self._quoted(strings) if self._style.quotes else self._string(strings, closing, is_mixed=is_mixed)
+            string = self._quoted(at) if self._style.quotes else self._string(at, closing, is_mixed=is_mixed)
             if string is not None:
                 yield STRING, string
         yield from others
@@ -233,43 +233,61 @@ class ArgumentRules:
             self._rules.define(name, [[self._rules.add_text(brackets[0]), body, self._rules.add_text(brackets[1])]])
         return reference
 
-    def _string(self, strings: Automaton, closing: str, *, is_mixed: bool) -> int | None:
+    def _string(self, pointer: str | None, closing: str, *, is_mixed: bool) -> int | None:
         """A rule for strings, one for all values of the tag that are written alike.
         None if there is no string.
 
         Args:
-            strings: what they are.
+            pointer: the part that they are of.
             closing: what comes after them.
             is_mixed: whether other values may stand in their place.
         """
+        strings = self._schema.strings(pointer, self._excluded)
+        if strings is None:
+            return None
         key = (closing, is_mixed, strings)
         known = self._schema.string_rules
         if key not in known:
             if is_mixed:
-                strings -= _texts_of(LOOKS_LIKE_JSON)
-            known[key] = None if strings.is_empty else self._string_rule(strings, closing, f"string {len(known)}")
+                strings = replace(strings, automaton=_without(strings.automaton, LOOKS_LIKE_JSON))
+            known[key] = self._string_rule(pointer, strings, closing, f"string {len(known)}")
         return known[key]
 
-    def _quoted(self, strings: Automaton) -> int | None:
-        """A rule for strings between quotes. None if there is no string."""
+    def _quoted(self, pointer: str | None) -> int | None:
+        """Strings between quotes. None if there is no string."""
         assert self._style.quotes is not None
-        if strings.is_empty:
-            return None
         if self._style.is_escaped:
-            strings = self._schema.escaped(strings)
-        begin, end = map(self._rules.add_text, self._style.quotes)
-        return self._rules.add_sequence([begin, self._rules.add_automaton(strings), end])
+            index = self._schema.index(pointer, (STRING,), self._excluded)
+            return None if index is None else self._rules.json(index)
+        strings = self._schema.strings(pointer, self._excluded)
+        begin, end = self._style.quotes
+        string = None if strings is None else self._ended_string(pointer, strings, end)
+        return None if string is None else self._rules.add_sequence([self._rules.add_text(begin), string])
 
-    def _string_rule(self, strings: Automaton, closing: str, name: str) -> int:
-        end = self._rules.add_text(closing)
+    def _string_rule(self, pointer: str | None, strings: TagStrings, closing: str, name: str) -> int | None:
+        choices = []
+        bare = strings
         if self._style.is_wrapped:
-            line_break = self._rules.add_text("\n")
-            bare = self._rules.add_automaton(strings - _texts_of(_ENDS_WITH_LINE_BREAK))
-            alone = [line_break, self._rules.add_automaton(strings), line_break, end]
-            self._rules.define(name, [alone, [bare, end]])
-        else:
-            self._rules.define(name, [[self._rules.add_automaton(strings), end]])
+            alone = self._ended_string(pointer, strings, f"\n{closing}")
+            choices += [] if alone is None else [[self._rules.add_text("\n"), alone]]
+            bare = replace(strings, automaton=_without(strings.automaton, _ENDS_WITH_LINE_BREAK))
+        ended = self._ended_string(pointer, bare, closing)
+        choices += [] if ended is None else [[ended]]
+        if not choices:
+            return None
+        self._rules.define(name, choices)
         return self._rules.reference(name)
+
+    def _ended_string(self, pointer: str | None, strings: TagStrings, end: str) -> int | None:
+        """Strings and what ends them. None if there is no string."""
+        if strings.automaton.is_empty:
+            return None
+        if not strings.is_bounded:
+            return self._rules.add_sequence([self._rules.add_automaton(strings.automaton), self._rules.add_text(end)])
+        automaton = self._schema.bounded(pointer, strings.automaton, end)
+        minimum = strings.minimum + len(end)
+        maximum = None if strings.maximum is None else strings.maximum + len(end)
+        return self._rules.add_bounded(automaton, minimum, maximum) if automaton.has_text(minimum, maximum) else None
 
     def _wrapped(self, value: int) -> int:
         if not self._style.is_wrapped:
@@ -281,6 +299,12 @@ class ArgumentRules:
 @lru_cache
 def _texts_of(pattern: str) -> Automaton:
     return Automaton.from_regex(pattern)
+
+
+@lru_cache(1 << 8)
+def _without(strings: Automaton, pattern: str) -> Automaton:
+    """The strings that do not match a pattern."""
+    return strings - _texts_of(pattern)
 
 
 class _Presence:

@@ -4,22 +4,50 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
 from structout.constraints import exact_json
 from structout.constraints.schema_walks import keyword_at, part_at
+from structout.constraints.tools.schema_kinds import ANNOTATIONS
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.native.automaton import Automaton, AutomatonLimits
 from structout.grammar.native.extension import core, grammar_errors
 from structout.grammar.native.json_schema import CompiledSchema, TextForm
-from structout.grammar.native.rules import texts_without
+from structout.grammar.native.rules import RuleSet, texts_without
 from structout.grammar.native.structural_tags import SchemaFormat
 from structout.grammar.vocabulary import Vocabulary
 
 _DOCUMENT, _CLEAN = "structout:schema", "structout:clean"
 _REFERS = ('"$ref"', '"$id"', '"$dynamicRef"', '"$recursiveRef"', '"$schema"')
 _STRING_LIMITS = AutomatonLimits(states=50_000, seconds=0.1)
+_LARGEST_LENGTH = 1 << 30
+_MOST_COPIED = 4  # lengths up to this have states of their own, longer ones are counted
+
+
+@dataclass(frozen=True)
+class TagStrings:
+    """Strings without quotes and escapes.
+
+    Attributes:
+        automaton: of the strings, whatever their length.
+        minimum: characters that they have at least.
+        maximum: characters that they have at most, or None.
+    """
+
+    automaton: Automaton
+    minimum: int
+    maximum: int | None
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.minimum > 0 or self.maximum is not None
+
+    def within(self, minimum: int, maximum: int | None) -> "TagStrings":
+        """Those of them that are within other bounds, too."""
+        maxima = [each for each in (self.maximum, maximum) if each is not None]
+        return TagStrings(self.automaton, max(self.minimum, minimum), min(maxima, default=None))
 
 
 @dataclass
@@ -47,7 +75,8 @@ class TagSchemas:
     annotations: list[str] = field(default_factory=list)
     weakened: list[str] = field(default_factory=list)
     _indices: dict[object, CompiledSchema | None] = field(default_factory=dict)
-    _strings: dict[object, Automaton | None] = field(default_factory=dict)
+    _strings: dict[object, TagStrings] = field(default_factory=dict)
+    _bounded: dict[object, Any] = field(default_factory=dict)
     _string_rules: dict[object, int | None] = field(default_factory=dict)
 
 
@@ -80,7 +109,12 @@ class TagSchema:
         )
 
     def index(
-        self, pointer: str | None, types: Collection[str] = (), excluded: Collection[str] = ()
+        self,
+        pointer: str | None,
+        types: Collection[str] = (),
+        excluded: Collection[str] = (),
+        *,
+        has_lengths: bool = True,
     ) -> CompiledSchema | None:
         """A part of the schema, compiled.
 
@@ -88,11 +122,12 @@ class TagSchema:
             pointer: JSON pointer to it, without ``#``. None stands for any value.
             types: JSON types of the values. Default: all.
             excluded: texts that no string and no key contains.
+            has_lengths: whether its own ``minLength`` and ``maxLength`` hold.
 
         Returns:
             None if the part allows no value of ``types``.
         """
-        schema, documents = self._part(pointer, types, excluded)
+        schema, documents = self._part(pointer, types, excluded, has_lengths)
         key = (schema, tuple(documents.items()), self._form)
         known = self._shared._indices
         if key not in known:
@@ -117,20 +152,37 @@ class TagSchema:
             self._shared.annotations += [each for each in found if each not in self._shared.annotations]
         return index
 
-    def strings(self, pointer: str | None, excluded: Collection[str]) -> Automaton | None:
-        """The strings of a part, without quotes and escapes. None if it has none.
+    def strings(self, pointer: str | None, excluded: Collection[str]) -> TagStrings | None:
+        """The strings of a part. None if it has none.
 
         Args:
             pointer: as in ``index``.
             excluded: texts that they do not contain.
         """
-        index = self.index(pointer, ("string",))
+        bounds = self._own_bounds(pointer)
+        index = self.index(pointer, ("string",), has_lengths=bounds is None)
         if index is None:
             return None
         key = (index, tuple(excluded))
         known = self._shared._strings
         if key not in known:
-            known[key] = self._raw_strings(index, pointer) & texts_without(tuple(excluded), self._shared.limits)
+            strings = self._raw_strings(index, pointer)
+            without = texts_without(tuple(excluded), self._shared.limits)
+            known[key] = replace(strings, automaton=strings.automaton & without)
+        return known[key] if bounds is None else known[key].within(*bounds)
+
+    def bounded(self, pointer: str | None, automaton: Automaton, end: str) -> Any:
+        """A ``BoundedAutomaton`` of the core, of the texts of an automaton with ``end``
+        after them."""
+        key = (automaton, end)
+        known = self._shared._bounded
+        if key not in known:
+            rules = RuleSet("text", self._shared.limits)
+            rules.define("text", [[rules.add_automaton(automaton), rules.add_text(end)]])
+            limits = _STRING_LIMITS.native
+            with self._located(pointer or ""), grammar_errors("the strings"):
+                ended = rules.native.compile(rules.reference("text"), limits)
+                known[key] = core().BoundedAutomaton(ended, self._shared.vocabulary.trie, limits)
         return known[key]
 
     def constants(self, pointer: str | None, kind: str) -> list[str]:
@@ -138,11 +190,6 @@ class TagSchema:
         index = self.index(pointer, (kind,))
         texts = ["null"] if kind == "null" else ["true", "false"]
         return [text for text in texts if index is not None and index.matches(text)]
-
-    def escaped(self, strings: Automaton) -> Automaton:
-        """Strings as they stand between quotes in JSON, spelled in one way."""
-        with grammar_errors():
-            return Automaton(core().string_contents(strings.native, _STRING_LIMITS.native))
 
     def refuse(self, pointer: str, keyword: str, reason: str) -> None:
         """Refuse a keyword, or leave it out if the constraint is lenient."""
@@ -158,17 +205,38 @@ class TagSchema:
         in_tag = self._given.pointer + pointer
         return GrammarError(message, kind=kind).at(in_tag, keyword_at(in_tag))
 
-    def _raw_strings(self, index: CompiledSchema, pointer: str | None) -> Automaton:
+    def _own_bounds(self, pointer: str | None) -> tuple[int, int | None] | None:
+        """The lengths that a part gives by its own keywords, if they are counted and
+        the part can be compiled without them, once for all lengths."""
+        part = None if pointer is None or self._has_references else part_at(self.root, pointer)
+        if not isinstance(part, Mapping) or not self._shared.vocabulary.trie.has_all_bytes:
+            return None
+        minimum = part.get("minLength", 0)
+        maximum = part.get("maxLength", minimum)
+        if type(minimum) is not int or type(maximum) is not int or not 0 <= minimum <= maximum:
+            return None
+        if not _MOST_COPIED < maximum <= _LARGEST_LENGTH:
+            return None
+        return minimum, part.get("maxLength")
+
+    def _raw_strings(self, index: CompiledSchema, pointer: str | None) -> TagStrings:
         limits = _STRING_LIMITS.native
-        closed = index.native.closed(limits)
-        if closed is None:
-            message = f"the strings have no automaton with at most {_STRING_LIMITS.states:,} states: lower maxLength"
+        copies_all = not self._shared.vocabulary.trie.has_all_bytes
+        found = index.native.strings(_LARGEST_LENGTH if copies_all else _MOST_COPIED, limits)
+        if found is None:
+            message = (
+                f"the strings have no automaton with at most {_STRING_LIMITS.states:,} states: lower the bounds of"
+                " lengths in alternatives and patterns"
+            )
             raise self.error(pointer or "", message, GrammarErrorKind.UNSUPPORTED)
+        automaton, minimum, maximum = found
+        maximum = None if maximum is None or maximum > _LARGEST_LENGTH else maximum
         with grammar_errors():
-            return Automaton(core().raw_strings(closed, limits))
+            raw = Automaton(core().raw_strings(automaton, limits))
+        return TagStrings(raw, min(minimum, _LARGEST_LENGTH), maximum)
 
     def _part(
-        self, pointer: str | None, types: Collection[str], excluded: Collection[str]
+        self, pointer: str | None, types: Collection[str], excluded: Collection[str], has_lengths: bool
     ) -> tuple[str, dict[str, str]]:
         """A schema for the engine, and the documents that it refers to."""
         documents: dict[str, str] = {}
@@ -178,6 +246,9 @@ class TagSchema:
             return self._text, documents
         else:
             part = part_at(self.root, pointer)
+            if isinstance(part, Mapping):  # so that tools with other descriptions share what is compiled
+                left_out = ANNOTATIONS if has_lengths else ANNOTATIONS | {"minLength", "maxLength"}
+                part = {key: value for key, value in part.items() if key not in left_out}
             if self._has_references:
                 part = {"$ref": f"{_DOCUMENT}#{quote(pointer, safe='/~')}"}
                 documents[_DOCUMENT] = self._text
@@ -187,7 +258,7 @@ class TagSchema:
         if excluded:
             # Under `not`, it names no keys of the objects.
             parts.append({"not": {"not": {"$ref": f"{_CLEAN}#/$defs/value"}}})
-            documents[_CLEAN] = _clean_values(excluded)
+            documents[_CLEAN] = _clean_values(tuple(excluded))
         return exact_json.dumps({"allOf": parts}, ensure_ascii=False), documents
 
     @contextmanager
@@ -213,7 +284,8 @@ class TagSchema:
 _ALTERNATIVE = "use the style json, or pass lenient=True to leave it out"
 
 
-def _clean_values(excluded: Collection[str]) -> str:
+@lru_cache(1 << 8)
+def _clean_values(excluded: tuple[str, ...]) -> str:
     """A schema document whose ``#/$defs/value`` is any value without the texts in its
     strings and keys. JSON is written canonically, so that a text that needs no escapes
     is in the written string where it is in the value."""
