@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from structout.constraints.partial_json import JsonScanner, parse_partial_json
-from structout.constraints.tools.call_formats import ToolFormat
+from structout.constraints.tools.call_formats import MAX_BREAKS, ToolFormat
 from structout.constraints.tools.definitions import Tool, ToolCall
 from structout.constraints.tools.derivation import ID
 from structout.constraints.tools.reading import read_entry, read_open_entry
@@ -146,6 +146,15 @@ class ToolCallStream:
         if not self._read_until("reasoning", end):
             return False
         self._at += len(end)
+        self._state = self._after_reasoning
+        return True
+
+    def _after_reasoning(self) -> bool:
+        if not self._form.content_begin:
+            num_breaks = len(self._text) - self._at - len(self._text[self._at :].lstrip("\n"))
+            if num_breaks < MAX_BREAKS and num_breaks == len(self._text) - self._at:
+                return False
+            self._at += min(num_breaks, MAX_BREAKS)
         self._state = self._at_content
         return True
 
