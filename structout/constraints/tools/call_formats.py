@@ -119,22 +119,23 @@ class ToolFormat(DerivedFormat):
         """
         mode, tools = read_choice(choice, tools)
         excluded = [*self.excluded, *excluded]
-        instead = None if instead is None else self.content(instead)
+        text = {"type": "any_text", "excludes": [self.trigger, *excluded]}
         if mode == "none":
-            text = instead or self.content({"type": "any_text", "excludes": [self.trigger, *excluded]})
-            return {"type": "structural_tag", "format": text}
+            return {"type": "structural_tag", "format": self.content(instead or text)}
         is_single = self.is_single or not is_parallel or mode == "named"
         tags = [self._tag(tool) for tool in tools]
         if self.section is not None:
             begin, end = self.section
             tags = [{"type": "tag", "begin": begin, "content": self._calls(tags, is_single), "end": end}]
+        if self.content_begin and self.is_single:  # a message is a content or a call
+            instead = instead or text
         if mode == "auto" and instead is None:
             triggered = {"type": "triggered_tags", "triggers": [self.trigger], "tags": tags}
             part = self.content(triggered | {"excludes": excluded, "stop_after_first": is_single})
         else:
             part = tags[0] if self.section is not None else self._calls(tags, is_single)
-            if mode == "auto":
-                part = {"type": "or", "elements": [part, instead]}
+            if mode == "auto" and instead is not None:
+                part = {"type": "or", "elements": [part, self.content(instead)]}
         return {"type": "structural_tag", "format": part}
 
     def after_reasoning(self, answer: Mapping[str, Any], *, is_required: bool) -> dict[str, Any]:
