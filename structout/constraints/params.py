@@ -352,7 +352,7 @@ class StructuredOutputsParams:
         tools = read_tools(self.tools)
         form, instead = self.call_format, None
         if self._has_json:
-            if form.trigger.lstrip().startswith(("{", "[{")):
+            if form.trigger.lstrip().startswith(("{", "[{")) or form.trigger == "[":
                 raise GrammarError(f"calls that begin with {form.trigger} cannot be told from JSON")
             schema = {"type": "object"} if self.json_object else exact_json.loads(_text_of_schema(self.json))
             instead = {"type": "json_schema", "json_schema": schema}

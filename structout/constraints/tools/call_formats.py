@@ -342,6 +342,7 @@ TOOL_FORMATS = {
         ("<|tool_call_start|>[", "]<|tool_call_end|>"),
         separator=", ",
     ),
+    "pythonic": ToolFormat(lambda name: f"{name}(", ")", "[", "python", ("[", "]"), separator=", "),
     "gemma_4": ToolFormat(lambda name: f"<|tool_call>call:{name}{{", "}<tool_call|>", "<|tool_call>", "gemma"),
     "mistral": ToolFormat(lambda name: f"[TOOL_CALLS]{name}[ARGS]", "", "[TOOL_CALLS]"),
     "mistral_list": ToolFormat(

@@ -51,6 +51,7 @@ OWN_FORMATS = {
     "kimi": "kimi_k2",
     "kimi_k3": "kimi_k3",
     "lfm2": "lfm2",
+    "pythonic": "pythonic",
     "gemma_4": "gemma4",
     "mistral": "mistral",
 }
