@@ -63,10 +63,11 @@ LEFT_OUT = {
 LOST_AT_ONCE = {
     "llama": r"(?s).+\{\"name\"|[^}]$",  # a call beside a text or another one
     "glm_4_7": r"<tool_call>\w+\n|<arg_value>\s*\"",  # a line break behind the name, quotes of a string
+    "minimax": r"<parameter[^<>]*>\s|\s</parameter>",  # whitespace around a string
 }
 LOST_IN_STREAMS = {
     "glm_4_7": r"<arg_value>\s*\"",
-    "minimax": r">\s*</invoke>",  # a call without arguments
+    "minimax": LOST_AT_ONCE["minimax"] + r"|\">\s*</invoke>",  # a call without arguments
     "minimax_m3": r"<(\w+)>\]<\]minimax\[>\[</\1>",  # an empty list is an object
     "gemma_4": r"(?s)call:.*call:",  # the order of calls
 }

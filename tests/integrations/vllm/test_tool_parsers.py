@@ -34,6 +34,7 @@ READS_NO_STREAMS = ("llama3_json",)
 # Reads the string "null" as null where the schema allows both, whoever writes it, but
 # not in streams.
 READS_NULL_IN_QUOTES = ("plamo3",)
+READS_NO_CALL_BESIDE_TEXT = ("pythonic",)
 # vLLM's parsers for formats of structout.
 OWN_FORMATS = {
     "hermes": "hermes",
@@ -172,6 +173,8 @@ def test_parsers_read_the_calls_of_our_formats(tool_format, choice, tokenizer, n
     for text in drawn_texts(grammar, json.loads(constraint.spec), f"{tool_format} {choice}", num_cases(80, long=300)):
         calls = [(call.name, call.arguments) for call in params.parse_tool_calls(text)]
         if any(mark in json.dumps(arguments, ensure_ascii=False) for _, arguments in calls for mark in marks):
+            continue
+        if name in READS_NO_CALL_BESIDE_TEXT and not (text.startswith("[") and text.endswith("]")):
             continue
         read = read_at_once(name, tokenizer, request, text)
         assert [(called, json.loads(arguments)) for called, arguments in read] == calls, text
