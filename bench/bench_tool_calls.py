@@ -8,10 +8,13 @@ tools and four earlier turns call them. A call is valid if it names a tool and i
 arguments satisfy the tool's schema; a request has one right call.
 """
 
+import copy
 import dataclasses
+import itertools
 import json
 import time
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import harness
@@ -64,38 +67,64 @@ def first_call(params: StructuredOutputsParams, text: str) -> ToolCall | None:
         return None
 
 
+class Prompts:
+    """Prompts that begin alike. The model reads what they share once.
+
+    Args:
+        model: the model.
+        prompts: the tokens of each.
+    """
+
+    def __init__(self, model: Any, prompts: list[list[int]]):
+        num_shared = sum(
+            1 for _ in itertools.takewhile(lambda column: len({*column}) == 1, zip(*prompts, strict=False))
+        )
+        with torch.inference_mode():
+            self._cache = model(input_ids=torch.tensor([prompts[0][:num_shared]]), use_cache=True).past_key_values
+        by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        groups = [list(group) for _, group in itertools.groupby(by_length, key=lambda i: len(prompts[i]))]
+        self._batches = [group[at : at + BATCH] for group in groups for at in range(0, len(group), BATCH)]
+        self._prompts = prompts
+
+    def batches(self) -> Iterator[tuple[list[int], list[list[int]], Any]]:
+        """Prompts of one length: their numbers, their tokens and the cache of what they
+        share."""
+        for numbers in self._batches:
+            cache = copy.deepcopy(self._cache)
+            cache.batch_repeat_interleave(len(numbers))
+            yield numbers, [self._prompts[i] for i in numbers], cache
+
+
 def main() -> None:
-    arguments = harness.argument_parser("calls of tools", quick="one request").parse_args()
+    arguments = harness.argument_parser("calls of tools", quick="two requests").parse_args()
     torch.set_num_threads(1)
     results = harness.ResultsFile("tool_calls", torch.device("cpu"), arguments)
     model, tokenizer, directory = load_demo_model()
-    kind = dataclasses.replace(SETS["tools"][0], count=1 if arguments.quick else NUM_REQUESTS)
-    items = kind.items()
+    items = dataclasses.replace(SETS["tools"][0], count=2 if arguments.quick else NUM_REQUESTS).items()
+    params = params_of(tokenizer, "auto")
+    texts = [prompt_of(tokenizer, params, chat) for chat, _ in items]
+    prompts = Prompts(model, [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts])
     for choice in CHOICES:
         params = params_of(tokenizer, choice)
-        chats = [prompt_of(tokenizer, params, chat) for chat, _ in items]
         given = None if choice == "no constraint" else params
-        texts, start = [], time.process_time()
-        for first in range(0, len(chats), BATCH):
-            batch = chats[first : first + BATCH]
-            options = {"params": [given] * len(batch), "max_new_tokens": MAX_NEW_TOKENS, "do_sample": False}
-            texts += generate(model, tokenizer, batch, **options).texts
+        called: list[ToolCall | None] = [None] * len(items)
+        start = time.process_time()
+        for numbers, batch, cache in prompts.batches():
+            options = {"max_new_tokens": MAX_NEW_TOKENS, "do_sample": False, "past_key_values": cache}
+            found = generate(model, tokenizer, batch, params=[given] * len(batch), **options)
+            for number, text in zip(numbers, found.texts, strict=True):
+                called[number] = first_call(params, text)
         seconds = time.process_time() - start
-        called = [first_call(params, text) for text in texts]
-        valid = [
-            call is not None and jsonschema.Draft202012Validator(call.tool.parameters).is_valid(call.arguments)
-            for call in called
-        ]
-        right = [(answer["tool"], answer["arguments"]) for _, answer in items]
-        names = [call is not None and call.name == name for call, (name, _) in zip(called, right, strict=True)]
-        whole = [
-            is_named and call.arguments == given
-            for is_named, call, (_, given) in zip(names, called, right, strict=True)
-        ]
-        row = {"tool_choice": choice, "model": directory.name, "requests": len(items), "calls": sum(map(bool, called))}
-        row |= {"valid": sum(valid), "right_tool": sum(names), "right_call": sum(whole)}
-        results.add(row | {"max_new_tokens": MAX_NEW_TOKENS, "cpu_seconds": round(seconds, 1)})
-        print(row, f"{seconds:.0f} s", *texts[:3], sep="\n", flush=True)
+        valid, right_tool, right_call = 0, 0, 0
+        for call, (_, answer) in zip(called, items, strict=True):
+            if call is not None and jsonschema.Draft202012Validator(call.tool.parameters).is_valid(call.arguments):
+                valid += 1
+                right_tool += call.name == answer["tool"]
+                right_call += (call.name, call.arguments) == (answer["tool"], answer["arguments"])
+        row = {"tool_choice": choice, "model": directory.name, "requests": len(items), "valid": valid}
+        row |= {"right_tool": right_tool, "right_call": right_call, "max_new_tokens": MAX_NEW_TOKENS}
+        results.add(row | {"cpu_seconds": round(seconds, 1)})
+        print(f"{choice:<14}{valid:4} valid, {right_tool:4} right tools, {right_call:4} right calls", flush=True)
     results.close()
 
 

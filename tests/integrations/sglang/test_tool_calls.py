@@ -67,7 +67,7 @@ LOST_AT_ONCE = {
 }
 LOST_IN_STREAMS = {
     "glm_4_7": r"<arg_value>\s*\"",
-    "minimax": LOST_AT_ONCE["minimax"] + r"|\">\s*</invoke>",  # a call without arguments
+    "minimax": LOST_AT_ONCE["minimax"] + r"|\">\s*</invoke>|\}",  # a call without arguments, braces in strings
     "minimax_m3": r"<(\w+)>\]<\]minimax\[>\[</\1>",  # an empty list is an object
     "gemma_4": r"(?s)call:.*call:",  # the order of calls
 }
