@@ -331,8 +331,8 @@ class StructuredOutputsParams:
         """A reader of a text of these ``tools`` that comes in pieces.
 
         Args:
-            begins_in_reasoning: whether the prompt has opened a reasoning. Marks in
-                ``reasoning`` with an empty begin tell that, too.
+            begins_in_reasoning: whether the prompt has opened a reasoning. A
+                ``reasoning`` whose begin is empty tells that, too.
 
         Raises:
             GrammarError: the params have no tools, or they are malformed.
@@ -340,10 +340,11 @@ class StructuredOutputsParams:
         if self.tools is None:
             raise GrammarError("there are no tools whose calls could be read")
         form = self.call_format
+        has_begun = self._has_reasoning and form.reasoning is not None and not form.reasoning[0]
         return ToolCallStream(
             form,
             read_tools(self.tools),
-            begins_in_reasoning=begins_in_reasoning or (form.reasoning is not None and not form.reasoning[0]),
+            begins_in_reasoning=begins_in_reasoning or has_begun,
             is_calls_or_text=self._has_json,
         )
 

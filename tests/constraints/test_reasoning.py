@@ -140,6 +140,15 @@ def test_calls_come_behind_the_reasoning(backend, choice, texts):
                 assert params.read_reasoning(text)[0] == expected[0]
 
 
+def test_marks_whose_begin_is_in_every_prompt_are_read_where_a_reasoning_is_allowed():
+    form = ToolFormat(**vars(TOOL_FORMATS["hermes"]) | {"reasoning": ("", "[END]")})
+    params = StructuredOutputsParams(tools=TOOLS, tool_format=form)
+    assert read(params, f"a{CALL}") == ("", "a", ["now"])
+    params = StructuredOutputsParams(tools=TOOLS, tool_format=form, reasoning="auto").for_prompt("<bot>")
+    assert read(params, f"a{CALL}[END]{CALL}") == (f"a{CALL}", "", ["now"])
+    assert params.for_prompt("<bot>").reasoning == ("", "[END]")
+
+
 REASONED = "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant"
 FINAL = "<|channel|>final<|message|>"
 CALLED = "<|channel|>commentary to=functions.now<|constrain|>json<|message|>{}<|call|>"
@@ -202,7 +211,8 @@ def test_end_of_a_prompt_tells_whether_its_reasoning_has_begun(prompt, found):
 def test_prompt_alone_tells_the_marks_of_a_reasoning_that_it_opens():
     params = StructuredOutputsParams(json_object=True, reasoning="auto")
     assert params.for_prompt("<bot><seed:think>\n").reasoning == ("", "</seed:think>")
-    assert params.for_prompt("<bot>").reasoning == "disabled"
+    for prompt in ("<bot>", "<bot><think></think>\n", "<bot><thin"):
+        assert params.for_prompt(prompt).reasoning == "disabled"
     harmony = StructuredOutputsParams(json_object=True, tool_format="harmony", reasoning="auto")
     assert harmony.for_prompt("Hi<|end|><|start|>assistant").reasoning == "auto"
 

@@ -215,7 +215,7 @@ class ToolFormat(DerivedFormat):
         return calls | {"stop_after_first": is_single}
 
 
-_OPENED = re.compile(r"<([^<>]*think[^<>]*)>$")  # a reasoning, at the end of a prompt
+_OPENED = re.compile(r"<((?!/)[^<>]*think[^<>]*)>$")  # a reasoning, at the end of a prompt
 
 # By tokenizer: the templates, and the format that they show.
 _derived: WeakKeyDictionary[Any, tuple[list[Any], ToolFormat]] = WeakKeyDictionary()
