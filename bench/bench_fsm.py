@@ -31,7 +31,7 @@ from structout.grammar.native.automaton import Automaton, AutomatonLimits
 from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.token_index import TokenIndex
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask
+from structout.ops.token_bitmask import allocate_token_bitmask
 
 _LIMITS = AutomatonLimits(states=1 << 20, nodes=1 << 22, seconds=60)
 _EMAIL = r"[a-z0-9._%+-]+@[a-z0-9.-]+\.[a-z]{2,}"

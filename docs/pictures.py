@@ -15,7 +15,7 @@ from structout.grammar.checking.checker import Checker
 from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.pictures import StateGraph, picture_of
 from structout.grammar.native.svg import to_svg
-from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
+from structout.ops.token_bitmask import allocate_token_bitmask, unpack_bitmask
 
 REGEX = "[a-z]+(: [0-9]{1,2}%)?"
 TEXT = "north"

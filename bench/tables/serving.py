@@ -136,11 +136,24 @@ def tool_calls_table() -> str:
 
 def llama_cpp_table() -> str:
     """Mask and apply beside llama.cpp, for one token."""
-    rows = rows_of("llama_cpp")
-    cells = [[row["peer"], *(time_of(row[f"{name}_us"]) for name in ("median", "mean", "p99"))] for row in rows]
+    rows = [row for row in rows_of("llama_cpp") if "peer" in row]
+    times = ("median", "mean", "p99")
+    cells = [[row["peer"], f"{row['schemas']}", *(time_of(row[f"{name}_us"]) for name in times)] for row in rows]
     first = rows[0]
     about = (
-        f"Mask and apply for one token: the same {first['tokens']:,} tokens of {first['schemas']} schemas for each, "
-        f"V = {first['vocab']:,}, llama-cpp-python 0.3.36."
+        f"Mask and apply for one token: the same tokens for each, {first['tokens']:,} of {first['schemas']} schemas, "
+        f"as far as it takes these. V = {first['vocab']:,}, llama-cpp-python 0.3.36."
     )
-    return markdown(["", "median", "mean", "p99"], cells) + provenance("llama_cpp", "cpu", about)
+    return markdown(["", "schemas", *times], cells) + provenance("llama_cpp", "cpu", about)
+
+
+def llama_cpp_texts_table() -> str:
+    """Tokens per second of structured text beside free text."""
+    rows = [row for row in rows_of("llama_cpp") if "text" in row]
+    rows.sort(key=lambda row: -row["ratio"])
+    cells = [[row["text"], f"{row['tokens_per_second']:.1f}", f"{row['ratio']:.3f}"] for row in rows]
+    about = (
+        f"Medians of {rows[0]['texts']} interleaved texts of JSON. Free text is what llama-cpp-python's own loop "
+        "writes, greedily, as many tokens as the structured text has."
+    )
+    return markdown(["text", "tokens/s", "beside free text"], cells) + provenance("llama_cpp", "cpu", about)

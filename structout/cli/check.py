@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from structout.cli.check_page import page_of
@@ -51,10 +53,10 @@ def run(arguments: argparse.Namespace) -> int:
     found = checker.check(text)
     if arguments.html is not None:
         pieces = checker.pieces_of(text)
-        logits = None if model is None else _logits(model, tokenizer, pieces)
+        probabilities = None if model is None else _probabilities(model, tokenizer, pieces, checker.vocabulary.size)
         page = page_of(
             found,
-            trace(checker, pieces, logits),
+            trace(checker, pieces, probabilities),
             checker.constraint,
             vocab_size=checker.vocabulary.size,
             tokenizer_name=tokenizer_name,
@@ -89,8 +91,8 @@ def _load(arguments: argparse.Namespace) -> tuple[Any, Any, str]:
     return model, tokenizer, f"the {len(tokenizer):,} tokens of {name}"
 
 
-def _logits(model: Any, tokenizer: Any, pieces: list[Piece]) -> torch.Tensor:
-    """The logits in front of each token and at the end, from one forward pass."""
+def _probabilities(model: Any, tokenizer: Any, pieces: list[Piece], vocab_size: int) -> npt.NDArray[np.float32]:
+    """The probabilities in front of each token and at the end: one forward pass."""
     start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     tokens = [piece.token_id for piece in pieces]
     if None in tokens:
@@ -98,7 +100,7 @@ def _logits(model: Any, tokenizer: Any, pieces: list[Piece]) -> torch.Tensor:
     try:
         with torch.inference_mode():
             logits: torch.Tensor = model(torch.tensor([[start, *tokens]])).logits[0]
-            return logits.float()
+            return logits[:, :vocab_size].float().softmax(1).numpy()
     except (RuntimeError, ValueError, IndexError) as error:  # too many positions, out of memory
         raise UserError(f"the model failed: {first_line(error)}") from error
 

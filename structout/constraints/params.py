@@ -18,7 +18,7 @@ from structout.constraints.limits import Limits, check_limits, check_size
 from structout.constraints.output_types import is_output_type, options_of, read_json, schema_of
 from structout.constraints.partial_json import parse_partial_json
 from structout.constraints.schema_walks import Nodes, subschemas
-from structout.constraints.schemas_in_tags import TagSchema, tag_schemas, with_types_described
+from structout.constraints.schemas_in_tags import TagSchema, errors_in_tags, tag_schemas, with_types_described
 from structout.constraints.tools.call_formats import TOOL_FORMATS, ToolFormat
 from structout.constraints.tools.call_stream import ToolCallStream, read_calls
 from structout.constraints.tools.definitions import ToolCall, read_tools
@@ -455,7 +455,8 @@ def _parsed(kind: StructuredOutputOptions, text: str, limits: Limits, is_given: 
     if kind is StructuredOutputOptions.STRUCTURAL_TAG and not isinstance(value, dict):
         raise GrammarError(f"a structural tag must be an object, got {type(value).__name__}")
     _check_characters(kind, value, text)
-    check_limits(kind.value, value, text, limits)
+    with errors_in_tags(value if kind is StructuredOutputOptions.STRUCTURAL_TAG else None):
+        check_limits(kind.value, value, text, limits)
     return value, text
 
 

@@ -2,12 +2,14 @@
 
 import copy
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from structout.constraints import exact_json
 from structout.constraints.output_types import is_output_type, schema_of
 from structout.constraints.schema_walks import Nodes, subschemas, unescaped
+from structout.errors import GrammarError
 
 _SCHEMA_KEYS = ("json_schema", "schema")
 
@@ -107,6 +109,17 @@ def tag_around(tag: Any, pointer: str) -> str | None:
         else:
             break
     return begin
+
+
+@contextmanager
+def errors_in_tags(tag: Any) -> Iterator[None]:
+    """Give errors with a pointer the text that begins the tag around it, which names
+    the tool."""
+    try:
+        yield
+    except GrammarError as error:
+        begin = None if error.pointer is None else tag_around(tag, error.pointer)
+        raise (error if begin is None else error.inside(f"the tag {begin!r}")) from None
 
 
 def _is_plain(part: dict[str, Any]) -> bool:

@@ -7,6 +7,8 @@ communicators.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import torch  # noqa: F401 - in front of the modules: see structout.torch_import
+
 from structout.distributed import registration as registration
 from structout.errors import CollectiveError
 

@@ -25,7 +25,6 @@ from structout.grammar.native.token_index import FsmGrammar, TokenIndex
 from structout.grammar.registry import BackendSet
 from structout.grammar.text_sampler import TextSampler
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask
 
 _REPEATED_BELOW = 0.5  # seconds: what compiles faster is compiled again, with warm caches
 _SAMPLING_SECONDS = 2.0
@@ -167,7 +166,7 @@ def explain(
     backends = BackendSet(vocabulary, config, tokenizer)
     try:
         try:
-            compiled, seconds = _compiled(backends, constraint, vocabulary)
+            compiled, seconds = _compiled(backends, constraint)
         except GrammarError as error:
             return Explanation(constraint, error, advice(error), keywords=_keywords(constraint))
         served = Explanation(
@@ -209,15 +208,14 @@ def misspelled_keywords(constraint: Constraint) -> list[tuple[str, str]]:
     return [(place, keyword) for place, keyword in found if keyword is not None]
 
 
-def _compiled(backends: BackendSet, constraint: Constraint, vocabulary: Vocabulary) -> tuple[CompiledConstraint, float]:
+def _compiled(backends: BackendSet, constraint: Constraint) -> tuple[CompiledConstraint, float]:
     """Compile, and return the seconds to the first mask."""
-    mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
     fewest_seconds = float("inf")
     backends.prepare()
     for _ in range(2):  # the second time has warm caches
         start = time.perf_counter()
         compiled = backends.compile(constraint)
-        compiled.grammar.fill_bitmask(mask, 0)
+        compiled.grammar.mask()
         seconds = time.perf_counter() - start
         fewest_seconds = min(fewest_seconds, seconds)
         if seconds > _REPEATED_BELOW:

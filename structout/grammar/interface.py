@@ -9,16 +9,22 @@ needs.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from structout.constraints.params import Constraint, StructuredOutputOptions
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.forced_tokens import NUM_CONTEXT_TOKENS, CanonicalTokenizer, whole_characters
 from structout.grammar.native.extension import core
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask, bitmask_width, row_memory
+from structout.masks.bitmask import bitmask_width
+
+if TYPE_CHECKING:
+    import torch
+
+    Bitmask = torch.Tensor | npt.NDArray[np.int32]
 
 _Grammar = TypeVar("_Grammar", bound="StructuredOutputGrammar")
 
@@ -183,7 +189,13 @@ class StructuredOutputGrammar:
 
     # -- masks -------------------------------------------------------------------------
 
-    def fill_bitmask(self, bitmask: torch.Tensor, batch_index: int) -> None:
+    def mask(self) -> npt.NDArray[np.int32]:
+        """The mask of the next token, int32 ``[ceil(vocab_size / 32)]``."""
+        mask = np.empty((1, bitmask_width(self.vocab_size)), dtype=np.int32)
+        self.fill_bitmask(mask, 0)
+        return mask[0]
+
+    def fill_bitmask(self, bitmask: "Bitmask", batch_index: int) -> None:
         """Write the mask of the next token to ``bitmask[batch_index]``.
 
         Args:
@@ -193,7 +205,7 @@ class StructuredOutputGrammar:
         address, row_bytes = mask_memory(bitmask, self.vocab_size, [batch_index])
         core().fill_batch([self.matcher], address, row_bytes, [batch_index])
 
-    def fill_bitmask_drafts(self, bitmask: torch.Tensor, first_row: int, draft_tokens: Sequence[int]) -> int:
+    def fill_bitmask_drafts(self, bitmask: "Bitmask", first_row: int, draft_tokens: Sequence[int]) -> int:
         """Fill ``bitmask[first_row + j]`` with the mask after ``draft_tokens[:j]``, for
         j = 0 ... len(draft_tokens).
 
@@ -205,13 +217,12 @@ class StructuredOutputGrammar:
             Number of drafts before the first one that is not allowed.
         """
         num_rows = len(draft_tokens) + 1
-        mask_memory(bitmask, self.vocab_size, [first_row, first_row + num_rows - 1])
-        rows = bitmask[first_row : first_row + num_rows]
+        address, row_bytes = mask_memory(bitmask, self.vocab_size, [first_row, first_row + num_rows - 1])
         if self.is_terminated():  # a step gives it no rows
-            rows.fill_(-1)
+            bitmask[first_row : first_row + num_rows] = -1
             return 0
         step = core().Step({0: self.matcher}, [0], {0: draft_tokens})
-        masks = core().MaskBuffer(*mask_memory(rows, self.vocab_size, []), num_rows)
+        masks = core().MaskBuffer(address + first_row * row_bytes, row_bytes, num_rows)
         step.run(_MAX_WORK, masks)
         for _, problem in step.problems:
             raise ValueError(problem)
@@ -270,28 +281,39 @@ class StructuredOutputGrammar:
         return []
 
 
-def mask_memory(bitmask: torch.Tensor, vocab_size: int, rows: Sequence[int]) -> tuple[int, int]:
+def mask_memory(bitmask: "Bitmask", vocab_size: int, rows: Sequence[int]) -> tuple[int, int]:
     """Check memory that the core writes to. It checks nothing itself.
 
     Returns:
         the address of the first row, and the bytes from one row to the next.
 
     Raises:
-        ValueError: not int32 ``[rows, ceil(vocab_size / 32)]``, contiguous and on the
-            CPU.
+        ValueError: not an int32 tensor or array ``[rows, ceil(vocab_size / 32)]``,
+            contiguous, writable and on the CPU.
         IndexError: one of ``rows`` is not in it.
     """
     width = bitmask_width(vocab_size)
-    is_right = bitmask.dtype == torch.int32 and bitmask.device.type == "cpu" and bitmask.is_contiguous()
-    if not is_right or bitmask.dim() != 2 or bitmask.shape[1] != width:
+    array = _as_array(bitmask)
+    is_right = array is not None and array.dtype == np.int32 and array.flags.c_contiguous and array.flags.writeable
+    if array is None or not is_right or array.ndim != 2 or array.shape[1] != width:
         raise ValueError(
-            f"a mask buffer must be a contiguous int32 CPU tensor of shape [rows, {width}], got {bitmask.dtype} "
-            f"of shape {list(bitmask.shape)} and strides {list(bitmask.stride())} on {bitmask.device}; "
+            f"a mask buffer must be a contiguous int32 CPU tensor of shape [rows, {width}], or such an array, got "
+            f"{bitmask.dtype} of shape {list(bitmask.shape)} on {getattr(bitmask, 'device', 'cpu')}; "
             "allocate one with structout.allocate_token_bitmask"
         )
-    if rows and not 0 <= min(rows) <= max(rows) < len(bitmask):
-        raise IndexError(f"rows must be in [0, {len(bitmask)}), got {min(rows)} ... {max(rows)}")
-    return row_memory(bitmask)
+    if rows and not 0 <= min(rows) <= max(rows) < len(array):
+        raise IndexError(f"rows must be in [0, {len(array)}), got {min(rows)} ... {max(rows)}")
+    return array.ctypes.data, array.strides[0]
+
+
+def _as_array(bitmask: "Bitmask") -> npt.NDArray[Any] | None:
+    """The same memory; None if numpy cannot see it."""
+    if isinstance(bitmask, np.ndarray):
+        return bitmask
+    try:
+        return bitmask.numpy()
+    except (TypeError, RuntimeError):  # of a dtype that numpy lacks, or on a device
+        return None
 
 
 @dataclass(frozen=True)
@@ -368,7 +390,7 @@ class StructuredOutputBackend(ABC):
         return CompiledConstraint(self.compile_grammar(constraint.kind, constraint.spec, stop_token_ids))
 
     def fill_bitmask_batch(
-        self, grammars: Sequence[StructuredOutputGrammar], bitmask: torch.Tensor, rows: Sequence[int]
+        self, grammars: Sequence[StructuredOutputGrammar], bitmask: "Bitmask", rows: Sequence[int]
     ) -> None:
         """Fill ``bitmask[rows[i]]`` from ``grammars[i]``, in one native call that gives
         Python's global lock away at most once. Other rows do not change."""
@@ -378,9 +400,6 @@ class StructuredOutputBackend(ABC):
             raise TypeError(f"expected grammars that a backend compiled, got a {type(error.obj).__name__}") from None
         address, row_bytes = mask_memory(bitmask, self.vocabulary.size, rows)
         core().fill_batch(matchers, address, row_bytes, rows)
-
-    def allocate_token_bitmask(self, max_num_seqs: int) -> torch.Tensor:
-        return allocate_token_bitmask(max_num_seqs, self.vocabulary.size)
 
     def _refuse_empty_language(self, grammar: StructuredOutputGrammar, request_type: StructuredOutputOptions) -> None:
         """Raise ``GrammarError`` for a grammar that allows nothing at its start."""

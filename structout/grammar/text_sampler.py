@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask
+from structout.masks.bitmask import allowed_tokens
 
 _STOP_CHANCE = 0.5
 _NAME_CHANCE = 0.9
@@ -59,7 +59,6 @@ class TextSampler:
         self._vocabulary = vocabulary
         self._names = list(names)
         self._random = random.Random(seed)  # noqa: S311 - examples, not secrets
-        self._mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
         self._kinds = np.array([_kind(token) for token in vocabulary.token_bytes])
 
     def draw(self, grammar: StructuredOutputGrammar, max_tokens: int = 120) -> str | None:
@@ -132,8 +131,7 @@ class TextSampler:
 
     def _allowed(self, grammar: StructuredOutputGrammar) -> tuple[npt.NDArray[np.int64], bool]:
         """The tokens that may follow, and whether the text may end."""
-        grammar.fill_bitmask(self._mask, 0)
-        bits = np.unpackbits(self._mask[0].numpy().view(np.uint8), bitorder="little", count=self._vocabulary.size)
+        bits = allowed_tokens(grammar.mask(), self._vocabulary.size)
         stops = list(self._vocabulary.stop_token_ids)
         may_stop = bool(bits[stops].any())
         bits[stops] = 0

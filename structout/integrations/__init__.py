@@ -3,7 +3,7 @@
 import importlib
 from types import ModuleType
 
-__all__ = ["sglang", "transformers", "vllm"]
+__all__ = ["llama_cpp", "sglang", "transformers", "vllm"]
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -1,1 +1,1 @@
-"""Masks of tokens: their bits, the message of a step, and what the device holds."""
+"""Masks of tokens: their layout, the message of a step, and its buffers."""

@@ -1,15 +1,19 @@
 """MaskBatch: the message from the scheduler to the workers, one per decoding step."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from structout.errors import StaleMasksError
 from structout.masks.buffers import Lease
+
+if TYPE_CHECKING:
+    import torch
 
 
 def _no_draft_counts() -> npt.NDArray[np.int32]:
@@ -20,7 +24,7 @@ class _LeasedBitmask:
     """An attribute that can be read as long as no later step uses its buffer. It cannot
     be written to, because later steps write only what differs from it."""
 
-    def __get__(self, masks: "MaskBatch | None", owner: type) -> npt.NDArray[np.int32]:
+    def __get__(self, masks: MaskBatch | None, owner: type) -> npt.NDArray[np.int32]:
         if masks is None:
             raise AttributeError("bitmask")  # dataclasses: it has no default
         bitmask = masks._memory()
@@ -29,7 +33,7 @@ class _LeasedBitmask:
             bitmask.flags.writeable = False
         return bitmask
 
-    def __set__(self, masks: "MaskBatch", bitmask: npt.NDArray[np.int32]) -> None:
+    def __set__(self, masks: MaskBatch, bitmask: npt.NDArray[np.int32]) -> None:
         vars(masks)["bitmask"] = bitmask
 
 
@@ -51,7 +55,8 @@ def _as_writable(array: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
 class MaskBatch:
     """The masks of one step.
 
-    It crosses processes as numpy, because pickling tensors is 10 to 1,000 times slower.
+    It crosses processes as numpy, because pickling tensors is 10 to 1,000 times slower,
+    and is made without torch.
     The bitmask lives in one of the manager's buffers: it stays valid until the
     ``num_mask_buffers``-th next call of ``grammar_bitmask``. From then on every use
     raises :class:`structout.errors.StaleMasksError`. A pickled copy stays valid.
@@ -77,7 +82,7 @@ class MaskBatch:
     bitmask: _LeasedBitmask = _LeasedBitmask()
     lease: Lease | None = field(default=None, repr=False, compare=False)
 
-    def renamed(self, request_ids: Sequence[str]) -> "MaskBatch":
+    def renamed(self, request_ids: Sequence[str]) -> MaskBatch:
         """These masks under other request ids, for an engine whose own ids differ from
         the manager's. Both batches share the memory.
 
@@ -121,6 +126,8 @@ class MaskBatch:
                 more logits rows than mask rows, or N is not ``expected_rows``.
             StaleMasksError: the masks' buffer has been filled again.
         """
+        import torch
+
         return torch.from_numpy(self._map_rows(batch_request_ids, num_logits_per_request, expected_rows))
 
     def rows_in_order(self, num_logits: int) -> torch.Tensor:
@@ -146,6 +153,8 @@ class MaskBatch:
         Nothing is copied for the CPU: the tensor is the buffer itself, which must not
         be written to.
         """
+        import torch
+
         return torch.from_numpy(_as_writable(self._memory())).to(device, non_blocking=True)
 
     def dense(
@@ -234,5 +243,5 @@ class MaskBatch:
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"bitmask": self._memory(), "lease": None}
 
-    def __copy__(self) -> "MaskBatch":
+    def __copy__(self) -> MaskBatch:
         return replace(self)

@@ -1,16 +1,13 @@
-"""The packed token bitmask, int32 ``[rows, ceil(V / 32)]``.
+"""The layout of a token bitmask, int32 ``[rows, ceil(V / 32)]``.
 
 Bit ``i & 31`` of word ``i >> 5`` is 1 where token ``i`` is allowed. The layout is
 xgrammar's and llguidance's; docs/mask_contract.md defines every edge case.
-
-``allocate_token_bitmask``, ``get_bitmask_shape``, ``reset_token_bitmask`` and
-``bitmask_dtype`` have xgrammar's names, so that an engine can import them from here.
 """
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 BITS_PER_WORD = 32
-bitmask_dtype = torch.int32
 
 
 def bitmask_width(vocab_size: int) -> int:
@@ -25,74 +22,6 @@ def get_bitmask_shape(batch_size: int, vocab_size: int) -> tuple[int, int]:
     return (batch_size, bitmask_width(vocab_size))
 
 
-def allocate_token_bitmask(batch_size: int, vocab_size: int, *, pin_memory: bool | None = None) -> torch.Tensor:
-    """A CPU bitmask, int32 ``[batch_size, ceil(vocab_size / 32)]``, that allows all
-    tokens.
-
-    Args:
-        batch_size: the number of rows.
-        vocab_size: the number of tokens.
-        pin_memory: whether to pin it, so that its copy to a device can be asynchronous.
-            Default: where a CUDA device is available.
-    """
-    if pin_memory is None:
-        pin_memory = torch.cuda.is_available()
-    shape = get_bitmask_shape(batch_size, vocab_size)
-    return torch.full(shape, -1, dtype=bitmask_dtype, pin_memory=pin_memory)
-
-
-def row_memory(bitmask: torch.Tensor) -> tuple[int, int]:
-    """The address of a bitmask's first row, and the bytes from one row to the next."""
-    return bitmask.data_ptr(), bitmask.stride(0) * bitmask.element_size()
-
-
-def reset_token_bitmask(bitmask: torch.Tensor) -> None:
-    """Allow all tokens, in place."""
-    bitmask.fill_(-1)
-
-
-def pack_bitmask(allowed: torch.Tensor) -> torch.Tensor:
-    """Pack a bool tensor ``[..., V]`` (True: allowed) into a bitmask.
-
-    Returns:
-        int32 ``[..., ceil(V / 32)]`` on the same device, with padding bits 0.
-
-    Raises:
-        TypeError: ``allowed`` is not bool.
-    """
-    if allowed.dtype != torch.bool:
-        raise TypeError(f"allowed must be a bool tensor, got {allowed.dtype}; compare first, e.g. scores > 0")
-    vocab_size = allowed.shape[-1]
-    width = bitmask_width(vocab_size)
-    padded = torch.nn.functional.pad(allowed, (0, width * BITS_PER_WORD - vocab_size))
-    bits = padded.reshape(*allowed.shape[:-1], width, BITS_PER_WORD).to(torch.int32)
-    shifts = torch.arange(BITS_PER_WORD, dtype=torch.int32, device=allowed.device)
-    # The bits are disjoint, so their sum is their union. Bit 31 becomes the sign of the
-    # int32.
-    return torch.sum(bits << shifts, -1, dtype=torch.int32)
-
-
-def unpack_bitmask(bitmask: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Unpack a bitmask, int32 ``[..., W]``, into a bool tensor.
-
-    Returns:
-        bool ``[..., vocab_size]`` (True: allowed) on the same device. Tokens past the
-        last word are not allowed.
-
-    Raises:
-        TypeError: ``bitmask`` is not int32.
-    """
-    if bitmask.dtype != bitmask_dtype:
-        raise TypeError(f"bitmask must be int32, got {bitmask.dtype}; pack_bitmask makes one from bools")
-    shifts = torch.arange(BITS_PER_WORD, dtype=torch.int32, device=bitmask.device)
-    bits = ((bitmask.unsqueeze(-1) >> shifts) & 1).flatten(-2).bool()[..., :vocab_size]
-    return torch.nn.functional.pad(bits, (0, vocab_size - bits.shape[-1]))
-
-
-def count_allowed(bitmask: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """The number of allowed tokens in each row of a bitmask, int32 ``[..., W]``.
-
-    Returns:
-        int64 ``[...]``. Padding bits do not count.
-    """
-    return unpack_bitmask(bitmask, vocab_size).sum(-1)
+def allowed_tokens(mask: npt.NDArray[np.int32], vocab_size: int) -> npt.NDArray[np.bool_]:
+    """One row of a bitmask as bools ``[vocab_size]``."""
+    return np.unpackbits(mask.view(np.uint8), bitorder="little", count=vocab_size).view(np.bool_)

@@ -1,5 +1,6 @@
 """BufferRing: CPU mask buffers that steps use in turn."""
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from structout.masks.bitmask import allocate_token_bitmask, row_memory
+from structout.masks.bitmask import get_bitmask_shape
 
 
 @dataclass(eq=False, slots=True)
@@ -28,19 +28,14 @@ class MaskBuffer:
     """Memory for the masks of a step.
 
     Attributes:
-        rows: int32 ``[num_rows, ceil(V / 32)]``, pinned where CUDA is available.
-        array: the same memory. Slices of it are cheap.
+        array: int32 ``[num_rows, ceil(V / 32)]``, pinned where torch has a CUDA device.
         native: the same memory for native steps, which remember what its rows hold.
         lease: of the step that uses it.
     """
 
-    rows: torch.Tensor
+    array: npt.NDArray[np.int32]
     native: Any = None
-    array: npt.NDArray[np.int32] = field(init=False)
     lease: Lease = field(init=False, default_factory=Lease)
-
-    def __post_init__(self) -> None:
-        self.array = self.rows.numpy()
 
 
 class BufferRing:
@@ -67,14 +62,22 @@ class BufferRing:
         buffer = self._buffers.popleft()
         buffer.lease.is_over = True
         if len(buffer.array) < num_rows:
-            # Other threads fill it, and they do not share the caller's inference mode.
-            with torch.inference_mode(False):
-                buffer = self._new(max(num_rows, 2 * len(buffer.array)))
+            buffer = self._new(max(num_rows, 2 * len(buffer.array)))
         else:
             buffer.lease = Lease()
         self._buffers.append(buffer)
         return buffer
 
     def _new(self, num_rows: int) -> MaskBuffer:
-        rows = allocate_token_bitmask(num_rows, self._vocab_size)
-        return MaskBuffer(rows, self._native and self._native(*row_memory(rows), num_rows))
+        array = _allocate(*get_bitmask_shape(num_rows, self._vocab_size))
+        return MaskBuffer(array, self._native and self._native(array.ctypes.data, array.strides[0], num_rows))
+
+
+def _allocate(num_rows: int, width: int) -> npt.NDArray[np.int32]:
+    """Rows that allow all tokens. A process that has not imported torch copies none to
+    a device, so it needs no pinned memory."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        pinned: npt.NDArray[np.int32] = torch.full((num_rows, width), -1, dtype=torch.int32, pin_memory=True).numpy()
+        return pinned
+    return np.full((num_rows, width), -1, dtype=np.int32)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import torch
 
-from structout.masks.bitmask import pack_bitmask, unpack_bitmask
 from structout.ops import sampling_math
+from structout.ops.token_bitmask import pack_bitmask, unpack_bitmask
 
 
 def apply_bitmask(logits: torch.Tensor, bitmask: torch.Tensor, rows: torch.Tensor | None = None) -> None:

@@ -182,11 +182,11 @@ def test_doctor_without_torch_says_how_to_install_it():
     assert run.stdout.split("\nbroken\n")[1].splitlines()[0] == "  torch is not installed: pip install 'torch>=2.10'"
 
 
-def test_names_of_the_package_without_torch_raise_import_error():
-    run = run_without(["torch"], "import structout; print(structout.__version__); structout.MaskBatch")
+def test_ops_without_torch_raise_import_error():
+    run = run_without(["torch"], "import structout; print(structout.__version__); structout.apply_bitmask")
     assert run.stdout == f"{structout.__version__}\n"
     assert run.stderr.splitlines()[-1] == (
-        "ImportError: structout.MaskBatch needs torch, which is not installed: pip install 'torch>=2.10'"
+        "ImportError: structout.apply_bitmask needs torch, which is not installed: pip install 'torch>=2.10'"
     )
 
 

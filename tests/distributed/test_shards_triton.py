@@ -19,8 +19,7 @@ from structout.masks.bitmask import bitmask_width
 from structout.ops import kernels
 from structout.triton_kernels import masked_sample, shards, token_logprobs
 from support.apply_bitmask_cases import DTYPES, random_words
-from support.devices import HAS_GPU
-from support.devices import TRITON_DEVICE as DEVICE
+from support.devices import HAS_GPU, TRITON_DEVICE as DEVICE
 from support.masked_sample_cases import TRITON_FORMS, Case, random_case
 from support.refusals import REFUSED
 from support.seeds import for_each_seed

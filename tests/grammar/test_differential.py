@@ -17,7 +17,7 @@ from structout.constraints.params import StructuredOutputsParams
 from structout.errors import GrammarError
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask
+from structout.ops.token_bitmask import allocate_token_bitmask
 from support.corpus import CASES
 from support.tokenizers_on_the_spot import byte_level
 

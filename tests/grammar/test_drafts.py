@@ -11,7 +11,7 @@ from structout.constraints.params import StructuredOutputOptions
 from structout.grammar.native.backend import NativeBackend
 from structout.grammar.optional.xgrammar import XgrammarBackend
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
+from structout.ops.token_bitmask import allocate_token_bitmask, unpack_bitmask
 from support import native_steps
 from support.managers import STOP, TOKENIZER, V, ids_of
 from support.native_steps import expected_rows, mask_of

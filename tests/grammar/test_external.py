@@ -12,7 +12,7 @@ from structout.grammar.interface import StructuredOutputBackend
 from structout.grammar.native.backend import NativeBackend
 from structout.grammar.registry import _factories
 from structout.grammar.vocabulary import BYTES, Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask
+from structout.ops.token_bitmask import allocate_token_bitmask
 from support.managers import TOKENIZER, add
 
 V = BYTES.size

@@ -16,7 +16,7 @@ from structout.constraints.params import StructuredOutputOptions as Kind
 from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.backend import NativeBackend
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask
+from structout.ops.token_bitmask import allocate_token_bitmask
 from support.large_schemas import EXPENSIVE
 from support.managers import TOKENIZER, add, ids_of
 

@@ -12,8 +12,7 @@ import pydantic
 import pytest
 
 from structout.constraints.config import StructuredOutputsConfig
-from structout.constraints.params import Constraint, StructuredOutputsParams
-from structout.constraints.params import StructuredOutputOptions as Kind
+from structout.constraints.params import Constraint, StructuredOutputOptions as Kind, StructuredOutputsParams
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar import registry
 from structout.grammar.optional.xgrammar import XgrammarBackend

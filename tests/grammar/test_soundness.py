@@ -10,12 +10,11 @@ import time
 import pytest
 
 from structout.constraints.config import StructuredOutputsConfig
-from structout.constraints.params import Constraint
-from structout.constraints.params import StructuredOutputOptions as Kind
+from structout.constraints.params import Constraint, StructuredOutputOptions as Kind
 from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask
+from structout.ops.token_bitmask import allocate_token_bitmask
 from support.tokenizers_on_the_spot import byte_level
 
 VOCABULARY = Vocabulary.from_tokenizer(byte_level(), 525)

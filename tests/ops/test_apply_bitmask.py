@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import structout
-from structout.masks.bitmask import bitmask_width, pack_bitmask
-from support import apply_bitmask_backends, fresh_process
-from support import apply_bitmask_cases as cases
+from structout.masks.bitmask import bitmask_width
+from structout.ops.token_bitmask import pack_bitmask
+from support import apply_bitmask_backends, apply_bitmask_cases as cases, fresh_process
 from support.devices import DEVICES
 from support.locations import importing
 from support.op_backends import BACKENDS

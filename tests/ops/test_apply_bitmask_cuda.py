@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import structout
-from support import apply_bitmask_backends
-from support import apply_bitmask_cases as cases
+from support import apply_bitmask_backends, apply_bitmask_cases as cases
 
 pytestmark = pytest.mark.gpu
 

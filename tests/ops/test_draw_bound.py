@@ -16,8 +16,7 @@ import triton.language as tl
 from structout.ops import sampling_math
 from structout.triton_kernels import gumbel_draw
 from support import builds
-from support.devices import HAS_GPU
-from support.devices import TRITON_DEVICE as DEVICE
+from support.devices import HAS_GPU, TRITON_DEVICE as DEVICE
 from support.locations import NATIVE
 
 PROGRAM = NATIVE / "draw_bound.cpp"

@@ -13,8 +13,7 @@ import torch
 import structout
 from structout.masks.bitmask import bitmask_width
 from structout.ops import reference, sampling_math
-from support import fresh_process
-from support import masked_sample_cases as cases
+from support import fresh_process, masked_sample_cases as cases
 from support.devices import DEVICES
 from support.locations import importing
 from support.refusals import REFUSED

@@ -16,8 +16,7 @@ import torch
 
 import structout  # noqa: F401 (registers the ops)
 from structout import pack_bitmask, unpack_bitmask
-from support import builds
-from support import sampling_statistics as statistics
+from support import builds, sampling_statistics as statistics
 from support.masked_sample_builds import CpuKernel
 from support.masked_sample_cases import Case
 from support.sampling_statistics import SETTINGS, Setting

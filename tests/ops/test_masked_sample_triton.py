@@ -16,13 +16,10 @@ import triton.language as tl
 
 from structout.masks.bitmask import bitmask_width
 from structout.ops import sampling_math
-from structout.triton_kernels import masked_sample as kernels
-from structout.triton_kernels import sampling_math as triton_math
-from support import make_sampling_vectors as vectors
-from support import masked_sample_cases
+from structout.triton_kernels import masked_sample as kernels, sampling_math as triton_math
+from support import make_sampling_vectors as vectors, masked_sample_cases
 from support.apply_bitmask_cases import DTYPES, random_words
-from support.devices import HAS_GPU
-from support.devices import TRITON_DEVICE as DEVICE
+from support.devices import HAS_GPU, TRITON_DEVICE as DEVICE
 from support.masked_sample_cases import TRITON_FORMS, Case, check
 from support.refusals import REFUSED
 from support.triton_ptx import assert_operations_are_rounded_once, compile_for, masked_sample_kernel

@@ -21,8 +21,7 @@ import pytest
 import torch
 
 from structout.ops import sampling_math
-from support import builds
-from support import make_sampling_vectors as vectors
+from support import builds, make_sampling_vectors as vectors
 from support.locations import NATIVE
 from support.sampling_statistics import chi_square_survival
 

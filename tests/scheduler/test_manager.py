@@ -338,7 +338,7 @@ def test_grammar_interface_without_a_manager(tokenizer):
 
     backend = NativeBackend(Vocabulary.from_tokenizer(tokenizer, V))
     grammar = backend.compile_grammar(StructuredOutputOptions.JSON, json.dumps(PERSON))
-    masks = backend.allocate_token_bitmask(2)
+    masks = structout.allocate_token_bitmask(2, V)
     text = ids_of(tokenizer, '{"name": "Ada", "age": 36}')
     assert grammar.validate_tokens([*text[:3], -1, *text]) == text[:3]
     assert grammar.accept_tokens("r", text[:4])

@@ -11,7 +11,7 @@ import torch
 from structout import StructuredOutputManager, StructuredOutputsParams, UnknownRequestError
 from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.extension import core
-from structout.masks.bitmask import allocate_token_bitmask
+from structout.ops.token_bitmask import allocate_token_bitmask
 from structout.scheduler.decoding_step import DEAD_END
 from support.grammar_walks import allowed
 from support.managers import STOP, TOKENIZER, add, ids_of

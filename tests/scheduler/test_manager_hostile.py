@@ -1,6 +1,7 @@
 """The manager under bad constraints, many threads, many requests and misuse."""
 
 import gc
+import hashlib
 import os
 import random
 import resource
@@ -29,6 +30,7 @@ from structout.grammar.vocabulary import Vocabulary
 from structout.masks.buffers import BufferRing
 from structout.scheduler.compile_pool import CompilePool
 from support import fresh_process
+from support.compilations import LONG
 from support.locations import importing
 from support.managers import STOP, TOKENIZER, V, add, ids_of, in_threads
 from support.tokenizers_on_the_spot import of_two_letters
@@ -87,20 +89,27 @@ def test_constraint_above_a_limit_fails_without_compiling(manager, monkeypatch):
     assert not compiled
 
 
-def test_native_compilation_past_its_deadline_frees_the_worker():
-    """xgrammar takes a second for this schema, without Python's global lock. Meanwhile
-    the only worker is free for the next request, whose steps go on, and ``close`` does
-    not wait."""
+def test_native_compilation_past_its_deadline_frees_the_worker(monkeypatch, request):
+    """Native code that keeps a core busy without Python's global lock, until the test
+    ends. Meanwhile the only worker is free for the next request, whose steps go on, and
+    ``close`` does not wait."""
+    is_over, compile_at_once = threading.Event(), BackendSet.compile
+
+    def compile_with_delay(backends, constraint):
+        while constraint.spec == "slow" and not is_over.is_set():
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 100_000)
+        return compile_at_once(backends, constraint)
+
+    request.addfinalizer(is_over.set)
+    monkeypatch.setattr(BackendSet, "compile", compile_with_delay)
     config = StructuredOutputsConfig(compile_workers=1, compile_timeout=0.3)
-    part = {"type": "object", "properties": {f"k{i}": {"type": "string", "minLength": 1} for i in range(900)}}
-    slow = {"type": "object", "properties": {f"part{i}": part for i in range(2)}}
     with StructuredOutputManager(TOKENIZER, V, config) as manager:
         manager.warm_up([])  # starting the backends must not count for the deadline
-        manager.add_request("slow", StructuredOutputsParams(json=slow, backend="xgrammar"))
+        manager.add_request("slow", StructuredOutputsParams(regex="slow"))
         manager.add_request("next", StructuredOutputsParams(regex="a"))
-        manager.wait_ready("next", timeout=30)
+        manager.wait_ready("next", timeout=LONG)
         with pytest.raises(structout.GrammarTimeoutError):
-            manager.wait_ready("slow", timeout=30)
+            manager.wait_ready("slow", timeout=LONG)
         assert manager.status("slow") is GrammarStatus.FAILED
         assert manager.grammar_bitmask(["next"]).bitmask.any()
     assert manager.stats().compilation.overdue == 1

@@ -25,7 +25,7 @@ CONSTRAINTS = [
 def forget_rows(manager):
     """Let the next step write whole rows."""
     for buffer in manager._steps._buffers._buffers:
-        buffer.native.forget(0, len(buffer.rows))
+        buffer.native.forget(0, len(buffer.array))
 
 
 @pytest.mark.parametrize("num_mask_buffers", [1, 2])

@@ -27,7 +27,7 @@ from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.json_schema import TextForm
 from structout.grammar.vocabulary import BYTES, Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask
+from structout.ops.token_bitmask import allocate_token_bitmask
 from support.random_grammars import random_scannerless_grammar
 from support.random_patterns import random_pattern
 from support.random_schemas import RandomSchema

@@ -12,7 +12,7 @@ from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.native.compiled_grammar import CompiledGrammar
 from structout.grammar.native.grammars import ContextFreeGrammar
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask
+from structout.ops.token_bitmask import allocate_token_bitmask
 
 BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
 Mask = Any  # a row of np.uint32

@@ -11,7 +11,7 @@ import numpy as np
 from structout.grammar.native.automaton import DEFAULT_LIMITS, AutomatonLimits
 from structout.grammar.native.extension import core
 from structout.grammar.native.formats import native_formats
-from structout.masks.bitmask import allocate_token_bitmask
+from structout.ops.token_bitmask import allocate_token_bitmask
 
 BYTE_TOKENS = [bytes([byte]) for byte in range(256)] + [b""]  # the last one is a stop token
 

@@ -9,7 +9,7 @@ from structout.errors import GrammarError, GrammarErrorKind
 from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.grammars import compile_grammar
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask
+from structout.ops.token_bitmask import allocate_token_bitmask
 from support.grammar_cases import byte_vocabulary
 
 _OVER_LIMIT = "work_of_a_token is limited"

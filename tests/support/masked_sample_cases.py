@@ -9,8 +9,9 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import torch
 
-from structout.masks.bitmask import bitmask_width, pack_bitmask
+from structout.masks.bitmask import bitmask_width
 from structout.ops import kernels, reference
+from structout.ops.token_bitmask import pack_bitmask
 from support.apply_bitmask_cases import DTYPES, random_words
 
 # masked_sample_logprobs, as a function of the op's own signature.

@@ -4,7 +4,7 @@ import torch
 
 from structout.grammar.interface import mask_memory
 from structout.grammar.native.extension import core
-from structout.masks.bitmask import allocate_token_bitmask
+from structout.ops.token_bitmask import allocate_token_bitmask
 
 MAX_WORK = 1 << 62
 

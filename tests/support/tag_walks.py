@@ -10,8 +10,7 @@ from structout.constraints.tools.styles import STYLES
 from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.vocabulary import Vocabulary
 from structout.integrations.client_tags import parts_of
-from support.mask_walks import STYLES as WALKS
-from support.mask_walks import MaskWalker
+from support.mask_walks import STYLES as WALKS, MaskWalker
 from support.tool_calls import tags_with_schemas
 
 _WORDS = (

@@ -66,4 +66,5 @@ PYBIND11_MODULE(_fsm, module) {
   define_step(module);
   define_json(module);
   define_grammars(module);
+  define_apply_bitmask(module);
 }

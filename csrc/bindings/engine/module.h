@@ -17,5 +17,6 @@ void define_external_matcher(py::module_& module);
 void define_step(py::module_& module);
 void define_json(py::module_& module);
 void define_grammars(py::module_& module);
+void define_apply_bitmask(py::module_& module);
 
 }  // namespace structout::engine

@@ -21,7 +21,7 @@ from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.native.backend import NativeBackend
 from structout.grammar.vocabulary import BYTES, Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask, count_allowed
+from structout.masks.bitmask import allowed_tokens
 
 _SECONDS_FOR_CAUSES = 3.0
 _MAX_CAUSES = 12
@@ -165,9 +165,7 @@ class _Examination:
         return piece  # its bytes are allowed, but the token is not
 
     def _count_allowed(self) -> int:
-        mask = allocate_token_bitmask(1, self._checker.vocabulary.size, pin_memory=False)
-        self._grammar.fill_bitmask(mask, 0)
-        return int(count_allowed(mask, self._checker.vocabulary.size)[0])
+        return int(allowed_tokens(self._grammar.mask(), self._checker.vocabulary.size).sum())
 
     def result(self) -> TextCheck:
         ends = may_end(self._grammar, self._checker.vocabulary)

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from structout.constraints.schema_walks import unescaped
 from structout.errors import GrammarError
@@ -16,7 +17,9 @@ from structout.grammar.native.grammars import ContextFreeGrammar
 from structout.grammar.native.json_schema import JsonSchemaGrammar
 from structout.grammar.native.token_index import FsmGrammar
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
+from structout.masks.bitmask import allowed_tokens
+
+Probabilities = npt.NDArray[np.float32] | None
 
 _NUM_SHOWN = 10  # tokens of each list
 _MAX_STEPS = 4_000
@@ -73,14 +76,14 @@ class Step:
     probability: float | None
 
 
-def trace(checker: Checker, pieces: Sequence[Piece], logits: torch.Tensor | None = None) -> list[Step]:
+def trace(checker: Checker, pieces: Sequence[Piece], probabilities: Probabilities = None) -> list[Step]:
     """Follow a text up to the first token that is not allowed.
 
     Args:
         checker: of the constraint.
         pieces: ``checker.pieces_of`` the text. At most 4,000 are followed.
-        logits: ``[len(pieces) + 1, V]`` of a model, on the CPU; row i is for token i,
-            the last one for what follows the text. None ranks tokens by their ids.
+        probabilities: ``[len(pieces) + 1, V]`` of a model; row i is for token i, the
+            last one for what follows the text. None ranks tokens by their ids.
 
     Returns:
         a step for each token, and one for the end if the constraint allows all.
@@ -92,8 +95,8 @@ def trace(checker: Checker, pieces: Sequence[Piece], logits: torch.Tensor | None
     ends: list[int] = []  # the offset in front of each step, as rules read the text
     pieces = pieces[:_MAX_STEPS]
     for i in range(len(pieces) + 1):
-        row = None if logits is None else logits[i, : vocabulary.size].float().softmax(0)
-        mask = _mask(grammar, vocabulary)
+        row = None if probabilities is None else probabilities[i, : vocabulary.size]
+        mask = allowed_tokens(grammar.mask(), vocabulary.size)
         try:
             completion = ways_on.shortest_end()
         except GrammarError:
@@ -125,25 +128,21 @@ def trace(checker: Checker, pieces: Sequence[Piece], logits: torch.Tensor | None
     return _with_rules(steps, ends, ways_on.spans(completion or b""))
 
 
-def _share(probabilities: torch.Tensor | None, kept: float | None, token: int | None) -> float | None:
+def _share(probabilities: Probabilities, kept: float | None, token: int | None) -> float | None:
     if probabilities is None or not kept or token is None:
         return None
     return float(probabilities[token]) / kept
 
 
-def _mask(grammar: StructuredOutputGrammar, vocabulary: Vocabulary) -> torch.Tensor:
-    """The mask as bools ``[V]``."""
-    mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
-    grammar.fill_bitmask(mask, 0)
-    return unpack_bitmask(mask, vocabulary.size)[0]
-
-
 def _likeliest(
-    mask: torch.Tensor, probabilities: torch.Tensor | None, vocabulary: Vocabulary, names: dict[int, str]
+    mask: npt.NDArray[np.bool_],
+    probabilities: Probabilities,
+    vocabulary: Vocabulary,
+    names: dict[int, str],
 ) -> tuple[RankedToken, ...]:
-    ids = mask.nonzero()[:, 0]
+    ids = mask.nonzero()[0]
     if probabilities is not None:
-        ids = ids[probabilities[ids].argsort(descending=True)[:_NUM_SHOWN]]
+        ids = ids[(-probabilities[ids]).argsort(kind="stable")[:_NUM_SHOWN]]
     shown: list[RankedToken] = []
     for token in ids.tolist():
         text = _text(vocabulary.token_bytes[token]) or names.get(token, "")

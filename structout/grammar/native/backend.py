@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import Constraint, StructuredOutputOptions
 from structout.constraints.schema_walks import STANDARD_FORMATS, unknown_formats
-from structout.constraints.schemas_in_tags import tag_around
+from structout.constraints.schemas_in_tags import errors_in_tags
 from structout.errors import GrammarError, GrammarErrorKind, GrammarLimitError
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend, StructuredOutputGrammar
@@ -217,11 +217,8 @@ class NativeBackend(StructuredOutputBackend):
             case StructuredOutputOptions.STRUCTURAL_TAG:
                 schemas = self._tag_schemas(constraint, limits)
                 add, context = partial(add_schema, schemas), self._context(constraint, limits)
-                try:
+                with errors_in_tags(constraint.value):
                     rules = structural_tag_rules(constraint.value, limits, add, context, stop_token_ids)
-                except GrammarError as error:
-                    tag = None if error.pointer is None else tag_around(constraint.value, error.pointer)
-                    raise (error if tag is None else error.inside(f"the tag {tag!r}")) from None
                 automaton = None if constraint.tag_schemas else rules.automaton()
                 language = CompiledGrammar(rules, self.vocabulary) if automaton is None else automaton
                 return _Compiled(language, tuple(schemas.weakened), tuple(schemas.annotations))

@@ -13,7 +13,7 @@ from structout.errors import GrammarLimitError
 from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.token_index import TokenIndex
 from structout.grammar.vocabulary import Vocabulary, text_bytes
-from structout.masks.bitmask import bitmask_dtype, bitmask_width
+from structout.masks.bitmask import bitmask_width
 from structout.ops.fsm_states import (
     ACCEPTING_FLAG,
     FREE_STATE,
@@ -316,7 +316,7 @@ class DeviceFSM:
         )
         self.mask_slots = filled(max_states)
         width = bitmask_width(self.vocabulary.size)
-        self.masks = torch.zeros(self.max_masks + max_rows, width, dtype=bitmask_dtype, device=device)
+        self.masks = torch.zeros(self.max_masks + max_rows, width, dtype=torch.int32, device=device)
         self._num_computed = torch.zeros(1, dtype=torch.int64, device=device)
 
     def _place(self, index: TokenIndex, stops: tuple[int, ...]) -> DeviceGrammar:

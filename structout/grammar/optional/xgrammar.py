@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 import xgrammar
 
 from structout.constraints.config import MAX_INDENTATION, StructuredOutputsConfig
@@ -15,7 +16,7 @@ from structout.grammar.external import DEFAULT_SLOW_SECONDS, ExternalGrammar, Ex
 from structout.grammar.forced_tokens import CanonicalTokenizer
 from structout.grammar.interface import StructuredOutputBackend
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask
+from structout.masks.bitmask import bitmask_width
 
 _CACHE_SHARE = 8  # xgrammar may cache one part in so many of the config's cache_bytes
 
@@ -32,8 +33,8 @@ class XgrammarText(ExternalText):
         self._compiled = compiled
         self._vocabulary = vocabulary
         self._matcher = xgrammar.GrammarMatcher(compiled)
-        self._bitmask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
-        self._words = self._bitmask.numpy()[0]
+        self._words = np.empty(bitmask_width(vocabulary.size), dtype=np.int32)
+        self._bitmask = torch.from_numpy(self._words)[None]  # the same memory
 
     @property
     def memory_bytes(self) -> int:
@@ -51,7 +52,7 @@ class XgrammarText(ExternalText):
     def mask(self) -> npt.NDArray[np.int32]:
         self._matcher.fill_next_token_bitmask(self._bitmask)
         for stop in self._vocabulary.stop_token_ids:  # which xgrammar allows at the end
-            self._bitmask[0, stop >> 5] &= ~(1 << (stop & 31))
+            self._words[stop >> 5] &= ~(1 << (stop & 31))
         return self._words
 
     def may_end(self) -> bool:

@@ -1,7 +1,7 @@
 """Texts from prompts in one call, with a GGUF model."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from typing import Any, Literal
 
@@ -12,9 +12,13 @@ from structout.constraints.params import StructuredOutputsParams
 from structout.integrations.llama_cpp.llama_tokenizer import tokenizer_of
 from structout.integrations.transformers.constrained_sampler import ConstrainedSampler, Row, row_seeds
 from structout.integrations.transformers.decode import DecodingLoop, Monitor, Text, mark_complete
-from structout.integrations.transformers.generation import Generation, generation_of, params_of_prompts
-from structout.integrations.transformers.manager_cache import new_request_id
-from structout.integrations.transformers.prompts import list_of_prompts, tokens_of
+from structout.integrations.transformers.generation import (
+    Generation,
+    generation_of,
+    prompts_and_params,
+    ready_requests,
+)
+from structout.integrations.transformers.streaming import TextStream, stream_of
 from structout.jump_forward import JumpForward
 from structout.ops.sampler import SamplingParams
 from structout.scheduler.manager import StructuredOutputManager
@@ -35,6 +39,7 @@ def generate(
     min_p: float | None = None,
     seed: int = 0,
     jump_forward: JumpForward | str = JumpForward.OFF,
+    monitor: Monitor | None = None,
     **constraint: Any,
 ) -> Generation:
     """Generate a text for each prompt that satisfies a constraint, one after another.
@@ -58,29 +63,24 @@ def generate(
         top_p: the same.
         min_p: the same.
         seed: any integer of 64 bits.
-        jump_forward: "ff_tokens" appends the tokens of forced text, and "retokenize"
-            the text, so that the model reads them together; "off" draws each.
+        jump_forward: see :func:`structout.jump_forward.jump`.
+        monitor: called as by :func:`structout.generate`.
         **constraint: ``json``, ``regex``, ``choice``, ``grammar``, ``structural_tag``
             or ``tools``, and other arguments of
             :class:`structout.StructuredOutputsParams`.
 
     Raises:
         GrammarError: the constraint is bad, or needs more tokens than the limit.
-        ValueError: a prompt is empty or fills the context, the arguments do not go
-            together, or ``jump_forward="draft"``.
+        ValueError: a prompt is empty or fills the context, or the arguments do not go
+            together.
         DeadEndError: the grammar has no way on, or nothing can be drawn from a row.
     """
     mode = JumpForward(jump_forward)
-    if mode is JumpForward.DRAFT:
-        raise ValueError("jump_forward must be 'off', 'ff_tokens' or 'retokenize' with llama.cpp, got 'draft'")
-    prompts = list_of_prompts(prompts)
-    params_of = params_of_prompts(params, constraint, len(prompts))
-    if fit is not None:
-        params_of = [None if each is None else replace(each, fit=fit) for each in params_of]
     tokenizer = tokenizer_of(llama)
     manager = manager or tokenizer.manager
-    pairs = zip(prompts, params_of, strict=True)
-    prompt_ids = [tokens_of(tokenizer, prompt, each, describe=describe) for prompt, each in pairs]
+    prompt_ids, params_of = prompts_and_params(
+        tokenizer, prompts, params, constraint, fit=fit, describe=describe, config=manager.config
+    )
     limits = [min(max_tokens, llama.n_ctx() - len(ids)) for ids in prompt_ids]
     if min(limits) < 1:
         raise ValueError(
@@ -88,35 +88,39 @@ def generate(
             f"{llama.n_ctx():,} that the context holds: raise max_tokens or n_ctx, or shorten the prompt"
         )
     sampler = ConstrainedSampler(manager, SamplingParams(temperature, top_k, top_p, min_p))
-    request_ids = [None if each is None else new_request_id("llama") for each in params_of]
-    constrained = [request_id for request_id in request_ids if request_id is not None]
-    try:
-        for request_id, each, limit in zip(request_ids, params_of, limits, strict=True):
-            if request_id is not None and each is not None:
-                manager.add_request(request_id, each, max_tokens=limit)
-        for request_id in constrained:
-            manager.wait_ready(request_id)
-        texts = []
-        for i, row_seed in enumerate(row_seeds(seed, len(prompts))):
+    monitor, texts = monitor or Monitor(), []
+    with ready_requests(manager, "llama", params_of, limits) as request_ids:
+        for i, row_seed in enumerate(row_seeds(seed, len(prompt_ids))):
             row = Row(0, request_ids[i], row_seed, len(prompt_ids[i]))
             text = Text(manager, row, limits[i], manager.vocabulary.stop_token_ids)
             feed: Any = LlamaFeed(llama, prompt_ids[i])  # has what the loop needs of a ModelFeed with one row
-            DecodingLoop(
-                feed, [text], sampler, [], lambda *_: torch.tensor([False]), mode, padding=0, monitor=Monitor()
-            ).run()
+            DecodingLoop(feed, [text], sampler, [], None, mode, padding=0, monitor=monitor).run()
             mark_complete([text], sampler)
             texts.append(text)
         return generation_of(manager, prompt_ids, texts, request_ids, params_of)
-    finally:
-        for request_id in constrained:
-            manager.finish_request(request_id)
+
+
+def stream(llama: Any, prompt: Any, *, manager: StructuredOutputManager | None = None, **options: Any) -> TextStream:
+    """Generate one text in a thread, and iterate over its pieces as they come, see
+    :func:`structout.stream`. Leave the model alone until the text has ended.
+
+    Args:
+        llama: as in :func:`generate`, as are the others.
+        prompt: one prompt.
+        manager: the same.
+        **options: arguments of :func:`generate`, but ``monitor``.
+
+    Raises:
+        ValueError: there is more than one prompt.
+    """
+    manager = manager or tokenizer_of(llama).manager
+    generate_text = partial(generate, llama, prompt, manager=manager, **options)
+    return stream_of(prompt, manager.vocabulary, generate_text)
 
 
 class LlamaFeed:
     """Feeds one text to a ``llama_cpp.Llama``, in place of a :class:`ModelFeed`. The
     last token of the prompt is always read again, for its logits."""
-
-    columns = torch.empty(1, 0, dtype=torch.int64)  # for criteria
 
     def __init__(self, llama: Any, prompt_ids: Sequence[int]):
         self._llama = llama
@@ -129,14 +133,25 @@ class LlamaFeed:
     def append(self, token_ids: Sequence[Sequence[int]]) -> None:
         self._unread += token_ids[0]
 
-    def forward(self, max_logits: int | None = None) -> torch.Tensor:
-        """Let the model read the new tokens. Return the logits after the last one,
-        float32 ``[1, 1, V]``, which the next call overwrites."""
-        self._llama.eval(self._unread)
-        self._unread = []
-        logits = self._llama._ctx.get_logits_ith(-1)
-        row = np.ctypeslib.as_array(logits, shape=(self._llama.n_vocab(),))
-        return torch.from_numpy(row).view(1, 1, -1)
+    def forward(self, max_logits: int) -> torch.Tensor:
+        """Let the model read the new tokens. Return the logits after the last ones,
+        float32 ``[1, max_logits, V]``, which the next call may overwrite."""
+        llama, tokens, self._unread = self._llama, self._unread, []
+        if max_logits == 1:
+            llama.eval(tokens)
+            row = llama._ctx.get_logits_ith(-1)
+            return torch.from_numpy(np.ctypeslib.as_array(row, shape=(1, 1, llama.n_vocab())))
+        llama.eval(tokens[:-max_logits])
+        logits = np.empty((1, max_logits, llama.n_vocab()), dtype=np.single)
+        for first in range(0, max_logits, llama.n_batch):  # as llama.eval, which keeps no logits but the last
+            rows = logits[0, first : first + llama.n_batch]
+            tokens_read = tokens[first - max_logits :][: len(rows)]
+            llama._batch.set_batch(batch=tokens_read, n_past=llama.n_tokens, logits_all=True)
+            llama._ctx.decode(llama._batch)
+            rows[:] = np.ctypeslib.as_array(llama._ctx.get_logits(), shape=rows.shape)
+            llama.n_tokens += len(rows)
+            llama.input_ids[llama.n_tokens - len(rows) : llama.n_tokens] = tokens_read
+        return torch.from_numpy(logits)
 
     def forget(self, row: int, count: int) -> None:
         self._rewind(self._llama.n_tokens - count)
@@ -146,7 +161,7 @@ class LlamaFeed:
         recurrent one, reads them again."""
         llama = self._llama
         if num_kept == llama.n_tokens or llama._ctx.kv_cache_seq_rm(-1, num_kept, -1):
-            llama.n_tokens = num_kept
+            llama.n_tokens, llama._requires_eval = num_kept, True
         else:
             self._unread = llama.input_ids[:num_kept].tolist()
             llama.reset()

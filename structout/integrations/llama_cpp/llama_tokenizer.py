@@ -3,7 +3,7 @@
 import ctypes
 import weakref
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from structout.grammar.mistral import Encoding
@@ -90,6 +90,9 @@ class LlamaTokenizer:
         # character joins, is tokenized before it, and taken away.
         adds_space = self.vocabulary.bytes_of(llama.tokenize(b"a", add_bos=False)) == b" a"
         self._before = llama.tokenize(b"\n", add_bos=False) if adds_space else []
+        names = {token: name for name, token in self.vocabulary.special_tokens}
+        self.eos_token, self._bos_token = (names.get(each(), "") for each in (llama.token_eos, llama.token_bos))
+        self.chat_template: str | None = llama.metadata.get("tokenizer.chat_template")
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> Encoding:
         """Tokenize text that continues other text, without special tokens."""
@@ -100,9 +103,17 @@ class LlamaTokenizer:
         """Tokenize a prompt. Special tokens in it are recognized."""
         return {"input_ids": self._llama.tokenize(text.encode(), add_bos=add_special_tokens, special=True)}
 
-    def apply_chat_template(self, messages: Any, *, tools: Any = None, **options: Any) -> str:
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of tokens. Special ones are written as their names."""
+        return self.vocabulary.text_of(token_ids, with_names=True)
+
+    def apply_chat_template(
+        self, messages: Any, *, tools: Any = None, add_generation_prompt: bool = True, **options: Any
+    ) -> str:
         """The text of chat messages, with the beginning of the model's answer."""
-        return self._format_chat(messages=messages, tools=tools).prompt
+        if self.chat_template is None:
+            raise ValueError("the model has no chat template: give prompts that are texts or token ids")
+        return self._formatters[add_generation_prompt](messages=messages, tools=tools).prompt
 
     @cached_property
     def manager(self) -> StructuredOutputManager:
@@ -110,13 +121,8 @@ class LlamaTokenizer:
         return StructuredOutputManager(self, self.vocabulary.size)
 
     @cached_property
-    def _format_chat(self) -> Any:
+    def _formatters(self) -> dict[bool, Any]:
         from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
-        template = self._llama.metadata.get("tokenizer.chat_template")
-        if template is None:
-            raise ValueError("the model has no chat template: give prompts that are texts or token ids")
-        names = {token: name for name, token in self.vocabulary.special_tokens}
-        return Jinja2ChatFormatter(
-            template, names.get(self._llama.token_eos(), ""), names.get(self._llama.token_bos(), "")
-        )
+        form = partial(Jinja2ChatFormatter, self.chat_template, self.eos_token, self._bos_token)
+        return {is_prompt: form(add_generation_prompt=is_prompt) for is_prompt in (True, False)}

@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from structout.constraints.params import StructuredOutputsParams
 from structout.errors import StructOutError
+from structout.grammar.native.extension import core
 from structout.integrations.llama_cpp.llama_tokenizer import tokenizer_of
-from structout.integrations.transformers.manager_cache import new_request_id
-from structout.ops.apply_bitmask import apply_bitmask
+from structout.integrations.request_ids import new_request_id
 from structout.scheduler.manager import StructuredOutputManager
 
 
@@ -31,7 +30,8 @@ class StructuredLogitsProcessor:
             processors. The text ends within it, and within the context of the model.
         **constraint: ``json``, ``regex``, ``choice``, ``grammar``, ``structural_tag``
             or ``tools``, and other arguments of
-            :class:`structout.StructuredOutputsParams`.
+            :class:`structout.StructuredOutputsParams`. Calls of tools are written as
+            the model's chat template writes them.
 
     Attributes:
         error: why the text could not go on; None if it could.
@@ -55,8 +55,9 @@ class StructuredLogitsProcessor:
             raise ValueError(f"expected a constraint or params, got params and {', '.join(constraint)}")
         if getattr(llama, "draft_model", None) is not None:
             raise ValueError("a logits processor does not go with the draft_model of a llama_cpp.Llama: leave it out")
-        self._params = StructuredOutputsParams(**constraint) if params is None else params
-        self._manager = manager or tokenizer_of(llama).manager
+        tokenizer = tokenizer_of(llama)
+        self._params = (params or StructuredOutputsParams(**constraint)).for_tokenizer(tokenizer)
+        self._manager = manager or tokenizer.manager
         self._num_positions: int = llama.n_ctx()
         self._request_id = new_request_id("llama-processor")
         self._seen: bytes | None = None  # the tokens of the last call
@@ -70,10 +71,11 @@ class StructuredLogitsProcessor:
 
         Args:
             input_ids: int32 ``[tokens]``, the prompt and the text so far.
-            scores: float32 ``[V]``. Written in place where an error is raised.
+            scores: float32 ``[V]`` of any stride. Written in place, also where an error
+                is raised.
 
         Returns:
-            the masked scores: ``scores`` itself if its memory is contiguous, or a copy.
+            ``scores``.
 
         Raises:
             ValueError: these are not the last tokens and one more, or not the scores.
@@ -89,11 +91,10 @@ class StructuredLogitsProcessor:
             self.error = error
             self._only_stops(scores)
             raise
-        if self._manager.is_terminated(self._request_id):
+        for mask in masks.bitmask:
+            core().apply_bitmask(scores, mask)
+        if not len(masks.bitmask) and self._manager.is_terminated(self._request_id):  # else free text follows
             self._only_stops(scores)
-            return scores
-        scores = np.ascontiguousarray(scores)
-        apply_bitmask(torch.from_numpy(scores), masks.to("cpu"))
         return scores
 
     def parse(self, text: str) -> Any:

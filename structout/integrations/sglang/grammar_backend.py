@@ -17,7 +17,7 @@ from structout.grammar.vocabulary import Vocabulary
 from structout.integrations.client_tags import as_parsers_read, current_structural_tag
 from structout.integrations.sglang.grammar_cache import GrammarCache
 from structout.integrations.sglang.grammar_object import RefusedGrammar, StructoutGrammar
-from structout.masks.bitmask import allocate_token_bitmask
+from structout.ops.token_bitmask import allocate_token_bitmask
 
 _ANY_JSON = "$$ANY$$"  # SGLang's key for JSON without a schema
 

@@ -13,8 +13,8 @@ from sglang.srt.constrained.base_grammar_backend import (
 )
 
 from structout.grammar.interface import CompiledConstraint, StructuredOutputBackend, StructuredOutputGrammar
-from structout.masks.bitmask import allocate_token_bitmask
 from structout.ops.apply_bitmask import apply_bitmask
+from structout.ops.token_bitmask import allocate_token_bitmask
 
 
 class RefusedGrammar(InvalidGrammarObject):  # type: ignore[misc]  # mypy does not read SGLang

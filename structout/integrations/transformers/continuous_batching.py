@@ -14,9 +14,10 @@ from transformers import ContinuousBatchingConfig
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
 
 from structout.errors import StructOutError
-from structout.integrations.transformers.manager_cache import new_request_id
-from structout.masks.bitmask import bitmask_width, pack_bitmask
+from structout.integrations.request_ids import new_request_id
+from structout.masks.bitmask import bitmask_width
 from structout.ops.apply_bitmask import apply_bitmask
+from structout.ops.token_bitmask import pack_bitmask
 from structout.scheduler.manager import StructuredOutputManager
 
 

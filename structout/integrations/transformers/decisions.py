@@ -10,11 +10,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from structout.constraints.params import StructuredOutputsParams
+from structout.integrations.request_ids import new_request_id
 from structout.integrations.transformers.generation import check_positions, params_of_prompts
-from structout.integrations.transformers.manager_cache import new_request_id, shared_manager
+from structout.integrations.transformers.manager_cache import shared_manager
 from structout.integrations.transformers.model_feed import last_logits
 from structout.integrations.transformers.prompts import list_of_prompts, tokens_of
-from structout.masks.bitmask import unpack_bitmask
+from structout.ops.token_bitmask import unpack_bitmask
 from structout.scheduler.manager import StructuredOutputManager
 
 _MAX_GROUP_TOKENS = 1_024  # of prompts that share a pass, unless one is half as long: attention is quadratic

@@ -184,7 +184,7 @@ class DecodingLoop:
         processors: transformers' logits processors, called before the mask. They see
             the columns, so they go with ``JumpForward.OFF`` only.
         stopping_criteria: called after each step as transformers calls them. With
-            jump-forward they see the last token of each row only.
+            jump-forward they see the last token of each row only. None: there are none.
         jump_forward: how forced text is skipped.
         padding: what texts that are done read.
         monitor: watches the loop.
@@ -201,7 +201,7 @@ class DecodingLoop:
         texts: Sequence[Text],
         sampler: ConstrainedSampler,
         processors: Sequence[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]],
-        stopping_criteria: Callable[[torch.Tensor, Any], torch.Tensor],
+        stopping_criteria: Callable[[torch.Tensor, Any], torch.Tensor] | None,
         jump_forward: JumpForward,
         padding: int,
         monitor: Monitor,
@@ -303,6 +303,8 @@ class DecodingLoop:
             self._feed.append(self._new)
 
     def _check_criteria(self) -> None:
+        if self._stopping_criteria is None:
+            return
         columns = self._feed.columns  # without the last tokens, which are not fed yet
         token_ids = torch.tensor([text.token_ids[-1:] for text in self._texts], device=columns.device)
         if self._jump_forward is JumpForward.OFF:

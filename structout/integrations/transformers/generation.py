@@ -1,6 +1,7 @@
 """Texts from prompts in one call."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain
@@ -8,11 +9,13 @@ from typing import Any, Literal
 
 import torch
 
+from structout.constraints.config import StructuredOutputsConfig
 from structout.constraints.params import StructuredOutputsParams
+from structout.integrations.request_ids import new_request_id
 from structout.integrations.transformers.confidence import Confidence, confidence_of
 from structout.integrations.transformers.custom_generate import masked_generate
 from structout.integrations.transformers.decode import Monitor, Text
-from structout.integrations.transformers.manager_cache import new_request_id, shared_manager
+from structout.integrations.transformers.manager_cache import shared_manager
 from structout.integrations.transformers.prompts import list_of_prompts, tokens_of
 from structout.jump_forward import JumpForward
 from structout.scheduler.manager import StructuredOutputManager
@@ -210,20 +213,10 @@ def generate(
         "formats": formats,
         "additional_properties": additional_properties,
     }
-    prompts = list_of_prompts(prompts)
-    params_of = params_of_prompts(params, constraint, len(prompts))
-    with_format = {id(each): each.for_tokenizer(tokenizer) for each in params_of if each is not None}
-    params_of = [None if each is None else with_format[id(each)] for each in params_of]
-    for distinct in {id(each): each for each in params_of if each is not None}.values():
-        distinct.validate(None if manager is None else manager.config)
-    if fit is not None:
-        params_of = [None if each is None else replace(each, fit=fit) for each in params_of]
-    pairs = zip(prompts, params_of, strict=True)
-    prompt_ids = [tokens_of(tokenizer, prompt, each, describe=describe) for prompt, each in pairs]
-    params_of = [
-        None if each is None else each.for_prompt(tokenizer.decode(ids[-_END_OF_PROMPT:]))
-        for each, ids in zip(params_of, prompt_ids, strict=True)
-    ]
+    config = None if manager is None else manager.config
+    prompt_ids, params_of = prompts_and_params(
+        tokenizer, prompts, params, constraint, fit=fit, describe=describe, config=config
+    )
     prompt_ids = [ids for ids in prompt_ids for _ in range(num_return_sequences)]
     params_of = [each for each in params_of for _ in range(num_return_sequences)]
     longest = max(map(len, prompt_ids))
@@ -236,15 +229,8 @@ def generate(
 
     if manager is None:
         manager = shared_manager(tokenizer, model.get_output_embeddings().weight.shape[0])
-    request_ids = [None if each is None else new_request_id("generate") for each in params_of]
-    constrained = [request_id for request_id in request_ids if request_id is not None]
     texts: list[Text] = []
-    try:
-        for request_id, each in zip(request_ids, params_of, strict=True):
-            if request_id is not None and each is not None:
-                manager.add_request(request_id, each)
-        for request_id in constrained:
-            manager.wait_ready(request_id)
+    with ready_requests(manager, "generate", params_of) as request_ids:
         padding = manager.vocabulary.stop_token_ids[0]
         input_ids, attention_mask = _left_padded(prompt_ids, padding)
         model.generate(
@@ -277,6 +263,64 @@ def generate(
         ranks = [(text.is_complete, each.model_logprob) for text, each in zip(texts, sure, strict=True)]
         groups = range(0, len(texts), num_return_sequences)
         return found.only([max(range(first, first + num_return_sequences), key=ranks.__getitem__) for first in groups])
+
+
+def prompts_and_params(
+    tokenizer: Any,
+    prompts: Any,
+    params: StructuredOutputsParams | Sequence[StructuredOutputsParams | None] | None,
+    constraint: dict[str, Any],
+    *,
+    fit: Literal["on", "exact", "off"] | None,
+    describe: bool,
+    config: StructuredOutputsConfig | None,
+) -> tuple[list[list[int]], list[StructuredOutputsParams | None]]:
+    """The tokens of each prompt, and its constraint, of the arguments of
+    :func:`generate`."""
+    prompts = list_of_prompts(prompts)
+    params_of = params_of_prompts(params, constraint, len(prompts))
+    with_format = {id(each): each.for_tokenizer(tokenizer) for each in params_of if each is not None}
+    params_of = [None if each is None else with_format[id(each)] for each in params_of]
+    for distinct in with_format.values():
+        distinct.validate(config)
+    if fit is not None:
+        params_of = [None if each is None else replace(each, fit=fit) for each in params_of]
+    pairs = zip(prompts, params_of, strict=True)
+    prompt_ids = [tokens_of(tokenizer, prompt, each, describe=describe) for prompt, each in pairs]
+    params_of = [
+        None if each is None else each.for_prompt(tokenizer.decode(ids[-_END_OF_PROMPT:]))
+        for each, ids in zip(params_of, prompt_ids, strict=True)
+    ]
+    return prompt_ids, params_of
+
+
+@contextmanager
+def ready_requests(
+    manager: StructuredOutputManager,
+    owner: str,
+    params: Sequence[StructuredOutputsParams | None],
+    max_tokens: Sequence[int | None] | None = None,
+) -> Iterator[list[str | None]]:
+    """A request of a manager for each constraint, READY, until the context ends.
+
+    Args:
+        manager: the manager.
+        owner: names the requests.
+        params: the constraints. None has no request.
+        max_tokens: the limit on the tokens of each text.
+
+    Raises:
+        GrammarError: a constraint is bad, or needs more tokens than its limit.
+    """
+    request_ids = [None if each is None else new_request_id(owner) for each in params]
+    constrained = [request_id for request_id in request_ids if request_id is not None]
+    try:
+        for request_id, each, limit in zip(request_ids, params, max_tokens or [None] * len(params), strict=True):
+            if request_id is not None and each is not None:
+                manager.add_request(request_id, each, max_tokens=limit)
+        for request_id in constrained:
+            manager.wait_ready(request_id)
+        yield request_ids
     finally:
         for request_id in constrained:
             manager.finish_request(request_id)

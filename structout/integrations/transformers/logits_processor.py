@@ -13,8 +13,9 @@ import torch
 import transformers
 
 from structout.constraints.params import StructuredOutputsParams
+from structout.integrations.request_ids import new_request_id
 from structout.integrations.transformers.constrained_sampler import DeadEndError, Row
-from structout.integrations.transformers.manager_cache import new_request_id, shared_manager
+from structout.integrations.transformers.manager_cache import shared_manager
 from structout.ops.apply_bitmask import apply_bitmask
 from structout.ops.sampler import DeviceMasks
 from structout.scheduler.manager import StructuredOutputManager

@@ -1,10 +1,8 @@
 """One manager for each tokenizer and width of logits, for callers that bring none."""
 
-import itertools
 import os
 import threading
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 from structout.scheduler.manager import StructuredOutputManager
@@ -12,7 +10,6 @@ from structout.scheduler.manager import StructuredOutputManager
 _lock = threading.Lock()
 # By tokenizer, then by process and width: a manager serves the process that made it.
 _managers: weakref.WeakKeyDictionary[Any, dict[tuple[int, int], StructuredOutputManager]] = weakref.WeakKeyDictionary()
-_request_numbers: Iterator[int] = itertools.count()
 
 
 def shared_manager(tokenizer: Any, vocab_size: int) -> StructuredOutputManager:
@@ -37,8 +34,3 @@ def shared_manager(tokenizer: Any, vocab_size: int) -> StructuredOutputManager:
             managers[key] = StructuredOutputManager(weakref.proxy(tokenizer), vocab_size)
             _managers[tokenizer] = managers
         return managers[key]
-
-
-def new_request_id(owner: str) -> str:
-    """An id that no other request of a shared manager has."""
-    return f"{owner}-{next(_request_numbers)}"

@@ -2,10 +2,12 @@
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from typing import Any
 
+from structout.grammar.vocabulary import Vocabulary
 from structout.integrations.transformers.decode import Monitor, Text
 from structout.integrations.transformers.generation import Generation, generate
 from structout.integrations.transformers.manager_cache import shared_manager
@@ -52,8 +54,8 @@ class TextStream(Iterator[str]):
 class _Pieces(Monitor):
     """Cuts a growing text into pieces."""
 
-    def __init__(self, manager: StructuredOutputManager):
-        self._manager = manager
+    def __init__(self, vocabulary: Vocabulary):
+        self._vocabulary = vocabulary
         self._num_sent = 0
         self.queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self.is_closed = False
@@ -61,7 +63,7 @@ class _Pieces(Monitor):
     def after_step(self, texts: Sequence[Text]) -> None:
         if self.is_closed or not threading.main_thread().is_alive():
             raise CancelledError("the stream was closed")
-        text = self._manager.vocabulary.text_of(texts[0].content, with_names=True)
+        text = self._vocabulary.text_of(texts[0].content, with_names=True)
         self.send(text.rstrip("\N{REPLACEMENT CHARACTER}"))  # the last character may lack bytes
 
     def send(self, text: str) -> None:
@@ -95,17 +97,33 @@ def stream(
     Raises:
         ValueError: there is more than one prompt or text.
     """
-    if len(list_of_prompts(prompt)) != 1 or options.get("num_return_sequences", 1) != 1:
-        raise ValueError("stream takes one prompt and gives one text: see generate for batches")
+    if (count := options.get("num_return_sequences", 1)) != 1:
+        raise ValueError(f"stream gives one text, got num_return_sequences={count}: see generate for more")
     if manager is None:
         manager = shared_manager(tokenizer, model.get_output_embeddings().weight.shape[0])
-    pieces = _Pieces(manager)
+    generate_text = partial(generate, model, tokenizer, prompt, manager=manager, **options)
+    return stream_of(prompt, manager.vocabulary, generate_text)
 
+
+def stream_of(prompt: Any, vocabulary: Vocabulary, generate_text: Callable[..., Generation]) -> TextStream:
+    """The pieces of a text that a function generates, in a thread.
+
+    Args:
+        prompt: one prompt.
+        vocabulary: of the model.
+        generate_text: takes a ``monitor``, which it calls after each step.
+
+    Raises:
+        ValueError: there is more than one prompt.
+    """
+    if (count := len(list_of_prompts(prompt))) != 1:
+        raise ValueError(f"stream takes one prompt, got {count}: see generate for batches")
+    pieces = _Pieces(vocabulary)
     generation: Future[Generation] = Future()
 
     def run() -> None:
         try:
-            result = generate(model, tokenizer, prompt, manager=manager, monitor=pieces, **options)
+            result = generate_text(monitor=pieces)
             pieces.send(result.texts[0])
             generation.set_result(result)
         except BaseException as error:  # for the thread that reads the pieces

@@ -8,7 +8,7 @@ import pytest
 
 from structout.grammar.native.compiled_grammar import CompiledGrammar
 from structout.grammar.native.grammars import ContextFreeGrammar, compile_grammar
-from structout.masks.bitmask import allocate_token_bitmask
+from structout.ops.token_bitmask import allocate_token_bitmask
 from support.grammar_cases import program_vocabulary
 from support.locations import CORPUS
 

@@ -21,9 +21,8 @@ from structout.grammar.native.grammars import ContextFreeGrammar, compile_gramma
 from structout.grammar.native.json_schema import CompiledSchema, TextForm
 from structout.grammar.native.rules import RuleSet
 from structout.grammar.vocabulary import Vocabulary, text_bytes
-from structout.masks.bitmask import allocate_token_bitmask
-from support.grammar_walks import allowed as tokens_in
-from support.grammar_walks import mask_of
+from structout.ops.token_bitmask import allocate_token_bitmask
+from support.grammar_walks import allowed as tokens_in, mask_of
 from support.json_engine import EngineWalk, JsonEngine
 
 # Tokens that begin, cross and end values: at and after the bytes, then special ones.

@@ -20,7 +20,7 @@ from structout.grammar.native.extension import core
 from structout.grammar.native.grammars import compile_grammar, parse_grammar
 from structout.grammar.registry import BackendSet
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask
+from structout.ops.token_bitmask import allocate_token_bitmask
 from support.builds import SANITIZED, compiled_engine
 from support.grammar_cases import program_vocabulary
 from support.grammar_walks import BYTES, allowed, mask_of, started, walk

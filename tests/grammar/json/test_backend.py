@@ -21,7 +21,7 @@ from structout.grammar.native.json_schema import CompiledSchema, TextForm
 from structout.grammar.native.token_index import FsmGrammar
 from structout.grammar.registry import BackendSet, check_params, register_backend
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
+from structout.ops.token_bitmask import allocate_token_bitmask, unpack_bitmask
 from support import corpus, native_steps
 from support.grammar_walks import allowed, mask_of
 from support.llguidance_backend import LlguidanceBackend

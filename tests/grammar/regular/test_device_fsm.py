@@ -16,8 +16,8 @@ from structout.errors import GrammarError, GrammarLimitError
 from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.token_index import FsmGrammar, TokenIndex
-from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
 from structout.ops.fsm_states import DEAD_STATE, FINISHED_STATE, FREE_STATE
+from structout.ops.token_bitmask import allocate_token_bitmask, unpack_bitmask
 from support.devices import DEVICES
 from support.random_patterns import random_pattern
 from support.tokenizers_on_the_spot import byte_level

@@ -17,7 +17,7 @@ from structout.grammar.native.automaton import Automaton
 from structout.grammar.native.backend import NativeBackend
 from structout.grammar.native.token_index import TokenIndex
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask
+from structout.ops.token_bitmask import allocate_token_bitmask
 from support.grammar_walks import allowed, mask_of
 from support.llguidance_backend import LlguidanceBackend
 from support.random_patterns import random_pattern

@@ -13,7 +13,7 @@ from structout.grammar.native.grammar_context import GrammarContext
 from structout.grammar.native.grammars import ContextFreeGrammar
 from structout.grammar.native.structural_tags import structural_tag_rules
 from structout.grammar.vocabulary import Vocabulary
-from structout.masks.bitmask import allocate_token_bitmask, unpack_bitmask
+from structout.ops.token_bitmask import allocate_token_bitmask, unpack_bitmask
 from support.random_tags import BYTES, no_schema, random_format, random_vocabulary, rules_of, tag
 
 

@@ -2,15 +2,18 @@
 
 import enum
 import json
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: make test-llama-cpp")
 
-import structout
 from structout import GrammarError, StructuredOutputsParams
-from structout.integrations.llama_cpp import generate, tokenizer_of
+from structout.integrations.llama_cpp import StructuredLogitsProcessor, generate, llama_tokenizer, stream, tokenizer_of
+from structout.integrations.llama_cpp.llama_generation import LlamaFeed
+from structout.integrations.llama_cpp.llama_tokenizer import LlamaTokenizer
 
 MARIA = "Maria Lopez is 34 years old and lives in Madrid."
 CHAT = [{"role": "user", "content": MARIA}]
@@ -38,6 +41,7 @@ def call_of_weather():
 
 
 def test_generate_gives_values_reasons_and_usage(llama):
+    num_requests = tokenizer_of(llama).manager.num_requests  # of other tests
     result = generate(llama, CHAT, json=Person, max_tokens=100)
     assert result.parsed == [Person("Maria Lopez", 34, "Madrid")]
     assert (result.is_complete, result.finish_reasons, result.fitted) == ([True], ["stop"], [False])
@@ -46,7 +50,7 @@ def test_generate_gives_values_reasons_and_usage(llama):
     prompt = tokenizer_of(llama).apply_chat_template(CHAT)
     assert result.usage[0].prompt_tokens == len(llama.tokenize(prompt.encode(), add_bos=False, special=True))
     assert result.usage[0].completion_tokens == len(result.token_ids[0]) + 1
-    assert tokenizer_of(llama).manager.num_requests == 0
+    assert tokenizer_of(llama).manager.num_requests <= num_requests
 
 
 def test_generate_gives_each_prompt_its_own_constraint(llama):
@@ -59,12 +63,52 @@ def test_generate_gives_each_prompt_its_own_constraint(llama):
     assert len(result.texts[2]) <= 90
 
 
+def test_generate_lets_the_prompt_tell_whether_a_reasoning_has_begun(llama):
+    params = StructuredOutputsParams(json=Person, reasoning="auto")
+    prompts = [f"{MARIA} As JSON: <think>\n", f"{MARIA} As JSON: <think></think>"]
+    result = generate(llama, prompts, params=params, max_tokens=100)
+    assert [each.reasoning for each in result.params] == [("", "</think>"), "disabled"]
+    assert ["</think>" in text for text in result.texts] == [True, False]
+    assert [type(person) for person in result.parsed] == [Person, Person]
+
+
 def test_generate_calls_tools(llama):
     result = generate(llama, CHAT, **call_of_weather(), describe=True, max_tokens=80)
     assert result.finish_reasons == ["tool_calls"]
     assert [call.name for call in result.parsed[0]] == ["weather"]
     with pytest.warns(UserWarning, match="chat template ignores tools"):
         generate(llama, CHAT, **call_of_weather(), max_tokens=80)
+
+
+def test_generate_writes_calls_as_the_chat_template_does(llama, monkeypatch):
+    template = (
+        "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content or '' }}"
+        "{% for call in message.tool_calls or [] %}[CALL]{{ call.function.name }}[ARGS]"
+        "{{ call.function.arguments | tojson }}{% endfor %}<|im_end|>\n{% endfor %}"
+        "{% if tools %}{{ tools | tojson }}{% endif %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    tokenizer = LlamaTokenizer(llama)
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    monkeypatch.setitem(llama_tokenizer._tokenizers, llama, tokenizer)
+    result = generate(llama, CHAT, **call_of_weather(), max_tokens=80)
+    assert result.texts[0].startswith("[CALL]weather[ARGS]{")
+    assert [call.name for call in result.parsed[0]] == ["weather"]
+
+
+def test_stream_gives_the_text_of_generate_in_pieces(llama):
+    pieces = stream(llama, CHAT, json=Person, max_tokens=100)
+    text = "".join(pieces)
+    assert pieces.result.parsed == [Person("Maria Lopez", 34, "Madrid")]
+    assert generate(llama, CHAT, json=Person, max_tokens=100).texts == [text]
+    closed = stream(llama, "Words:", regex="([a-z]+ ){90}", max_tokens=400)
+    assert len(next(closed)) > 0
+    closed.close()
+    with pytest.raises(CancelledError):
+        closed.result  # noqa: B018 - waits for the thread
+    with pytest.raises(ValueError, match="stream takes one prompt, got 2"):
+        stream(llama, ["a", "b"], regex="a")
+    with pytest.raises(GrammarError, match="grammar does not parse"):
+        next(stream(llama, "a", grammar='root ::= "a" ('))
 
 
 def test_generate_ends_texts_within_their_limits(llama):
@@ -80,12 +124,23 @@ def test_generate_ends_texts_within_their_limits(llama):
 def test_generate_refuses_what_it_cannot_serve(llama):
     with pytest.raises(GrammarError, match="grammar does not parse"):
         generate(llama, "a", grammar='root ::= "a" (')
-    with pytest.raises(ValueError, match="jump_forward must be 'off', 'ff_tokens' or 'retokenize'"):
-        generate(llama, "a", regex="a", jump_forward="draft")
     with pytest.raises(ValueError, match="the longest prompt has 600 tokens of the 512"):
         generate(llama, [*range(20)] * 30, regex="a")
     with pytest.raises(ValueError, match="a prompt has no tokens"):
         generate(llama, [[]], regex="a")
+
+
+@pytest.mark.parametrize("jump_forward", ["off", "ff_tokens", "retokenize", "draft"])
+def test_sentencepiece_model_spells_text_with_byte_fallback(sentencepiece, jump_forward):
+    schema = {"enum": [{"café": ["東京", " the 🦊"]}, {"café": [" the\n"]}]}
+    options = {"max_tokens": 120, "temperature": 1.0, "seed": 4, "jump_forward": jump_forward}
+    result = generate(sentencepiece, "the café", json=schema, **options)
+    assert result.finish_reasons == ["stop"]
+    assert result.parsed[0] in schema["enum"]
+    assert tokenizer_of(sentencepiece).vocabulary.bytes_of(result.token_ids[0]).decode() == result.texts[0]
+    processor = StructuredLogitsProcessor(sentencepiece, json=schema, max_tokens=120)
+    answer = sentencepiece.create_completion("the café", max_tokens=120, logits_processor=[processor])
+    assert processor.parse(answer["choices"][0]["text"]) in schema["enum"]
 
 
 def test_seeds_draw_equal_texts_and_others_draw_others(llama):
@@ -118,8 +173,8 @@ def test_each_token_is_read_once_and_stops_are_not(llama, evaluated):
     assert read[result.usage[0].prompt_tokens :] == result.token_ids[0][:-1]  # only a stop may follow the last
 
 
-@pytest.mark.parametrize("mode", ["ff_tokens", "retokenize"])
-def test_forced_text_is_read_in_one_call(llama, evaluated, mode):
+@pytest.mark.parametrize(("mode", "max_passes"), [("ff_tokens", 6), ("retokenize", 6), ("draft", 12)])
+def test_forced_text_is_read_in_few_calls(llama, evaluated, mode, max_passes):
     constraint = {"regex": r'\{"temperature_in_celsius": [0-9]{2}, "city": "Madrid"\}'}
     plain = generate(llama, CHAT, **constraint)
     num_passes = len(evaluated)
@@ -127,23 +182,38 @@ def test_forced_text_is_read_in_one_call(llama, evaluated, mode):
     llama.reset()
     jumped = generate(llama, CHAT, **constraint, jump_forward=mode)
     assert json.loads(jumped.texts[0]).keys() == json.loads(plain.texts[0]).keys()
-    assert len(evaluated) <= 6 < num_passes
+    assert len(evaluated) <= max_passes < num_passes
     if mode == "ff_tokens":
         read = [token for call in evaluated for token in call]
         assert jumped.token_ids[0][: len(read) - jumped.usage[0].prompt_tokens] == read[jumped.usage[0].prompt_tokens :]
 
 
-def test_greedy_texts_are_those_of_transformers(llama, monkeypatch, tmp_path):
-    """transformers computes with the same weights, dequantized."""
-    from structout.cli.demo_model import load_demo_model
+@pytest.mark.parametrize("n_batch", [3, 512])
+def test_logits_of_drafts_are_those_of_tokens_read_one_by_one(llama, monkeypatch, n_batch):
+    """Up to llama.cpp's rounding, which is another for several tokens at once."""
+    prompt, drafts = llama.tokenize(MARIA.encode()), llama.tokenize(b" Her name is Maria", add_bos=False)
 
-    monkeypatch.setenv("STRUCTOUT_CACHE_DIR", str(tmp_path))
-    model, tokenizer, _ = load_demo_model()
-    cases = [
-        (CHAT, {"json": Person}),
-        (CHAT, {"regex": "[A-Z][a-z]+ is [0-9]{2}"}),
-        (CHAT, {"choice": ["Rome", "Madrid"]}),
-    ]
-    for prompt, constraint in cases:
-        expected = structout.generate(model, tokenizer, prompt, **constraint, do_sample=False, max_new_tokens=60)
-        assert generate(llama, prompt, **constraint, max_tokens=60).texts == expected.texts
+    def logits_of(*reads):
+        llama.reset()
+        feed = LlamaFeed(llama, prompt)
+        for tokens in reads:
+            feed.append([tokens])
+            yield feed.forward(len(tokens) + 1 if len(reads) == 1 else 1)[0].numpy().copy()
+            assert llama.input_ids[: llama.n_tokens].tolist()[-len(tokens) :] == [*tokens]
+
+    expected = np.concatenate([*logits_of(*([token] for token in drafts))])
+    monkeypatch.setattr(llama, "n_batch", n_batch)
+    (found,) = logits_of(drafts)
+    assert found.shape == (len(drafts) + 1, llama.n_vocab())  # the first ones are those after the prompt
+    assert np.abs(found[1:] - expected).max() < 2 < np.abs(found[:-1] - expected).max(1).min()
+
+
+def test_model_that_has_forgotten_tokens_draws_from_no_old_logits(llama):
+    prompt = llama.tokenize(MARIA.encode())
+    llama.reset()
+    feed = LlamaFeed(llama, prompt)
+    expected = int(feed.forward(1).argmax())
+    feed.append([llama.tokenize(b" Her name is", add_bos=False)])
+    assert int(feed.forward(1).argmax()) != expected
+    feed.forget(0, llama.n_tokens - len(prompt))
+    assert next(llama.generate(prompt, temp=0.0)) == expected

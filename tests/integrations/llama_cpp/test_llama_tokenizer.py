@@ -9,38 +9,12 @@ import pytest
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: make test-llama-cpp")
 
 import llama_cpp
-from gguf import GGUFWriter
 
 from structout.cli.smollm2 import find_gguf
 from structout.grammar.vocabulary import Vocabulary
 from structout.integrations.llama_cpp import tokenizer_of, vocabulary_of
 
 TEXTS = ["Ada, 36!", '{"café": [1, 2.5, null]}', "naïve 東京 🦊\n\ttab", " leading and  double", "\n\n\tlines"]
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-WORDS = ["▁", "▁the", "the", "a", "é", "{", '"']
-
-
-@pytest.fixture(scope="module")
-def sentencepiece(tmp_path_factory):
-    """A vocabulary with byte fallback, without a model."""
-    tokens = [("<unk>", UNKNOWN), ("<s>", CONTROL), ("</s>", CONTROL), ("<|im_end|>", CONTROL)]
-    tokens += [(f"<0x{byte:02X}>", BYTE) for byte in range(256)]
-    tokens += [(word, NORMAL) for word in WORDS]
-    tokens += [("<tool_call>", USER_DEFINED), ("[unused]", UNUSED)]
-    path = tmp_path_factory.mktemp("sentencepiece") / "vocabulary.gguf"
-    writer = GGUFWriter(path, "llama")
-    writer.add_vocab_size(len(tokens))
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list([text for text, _ in tokens])
-    writer.add_token_scores([-float(i) for i in range(len(tokens))])
-    writer.add_token_types([kind for _, kind in tokens])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return llama_cpp.Llama(str(path), vocab_only=True, verbose=False)
 
 
 def test_vocabulary_of_byte_level_model_is_that_of_its_tokenizer_in_transformers(llama):
@@ -116,3 +90,9 @@ def test_manager_is_shared_and_lives_as_long_as_the_model():
     del model
     gc.collect()
     assert manager() is None
+
+
+def test_decoded_tokens_are_their_text_with_the_names_of_special_ones(llama):
+    tokenizer = tokenizer_of(llama)
+    for text in ("<|im_start|>assistant\n", *TEXTS):
+        assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text

@@ -101,11 +101,13 @@ def test_mask_allows_what_the_constraint_allows(llama):
     )
 
 
-def test_mask_of_a_strided_row_is_a_contiguous_copy(llama):
-    rows = [np.zeros((llama.n_vocab(), 3), dtype=np.single) for _ in range(2)]
-    found = StructuredLogitsProcessor(llama, regex="ab")(np.array([5], dtype=np.intc), rows[0][:, 1])
-    assert found.flags.c_contiguous
-    assert allowed(found) == allowed(StructuredLogitsProcessor(llama, regex="ab")(np.array([5]), row(llama)))
+def test_mask_of_a_strided_row_is_written_in_place(llama):
+    rows = np.zeros((llama.n_vocab(), 3), dtype=np.single)
+    scores = rows[:, 1]
+    assert StructuredLogitsProcessor(llama, regex="ab")(np.array([5], dtype=np.intc), scores) is scores
+    expected = StructuredLogitsProcessor(llama, regex="ab")(np.array([5], dtype=np.intc), row(llama))
+    assert allowed(rows[:, 1]) == allowed(expected)
+    assert not rows[:, [0, 2]].any()
 
 
 # -- errors ----------------------------------------------------------------------------
@@ -224,4 +226,5 @@ def test_bad_schema_of_a_tool_is_refused_with_its_place(llama):
     with pytest.raises(GrammarError) as refused:
         StructuredLogitsProcessor(llama, tools=tools)
     assert refused.value.pointer == "#/format/tags/1/content/json_schema/properties/x/minLength"
-    assert "must not be negative, got -1" in str(refused.value)
+    assert "must not be negative, got -1 (in the tag " in str(refused.value)
+    assert '"name": "bad"' in str(refused.value)

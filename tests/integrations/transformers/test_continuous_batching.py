@@ -69,7 +69,7 @@ def test_requests_name_their_own_constraints_or_none(parts, manager, prompt_ids)
             cb.add_request(prompt_ids[i], request_id=f"r{i}", max_new_tokens=60, **named)
         texts = {}
         while len(texts) < 6:
-            output = cb.get_result(timeout=10)
+            output = cb.get_result(timeout=120)
             texts[output.request_id] = text_of(parts, output)
         assert cb.structured.errors == {}
     for request_id, text in texts.items():
@@ -109,7 +109,7 @@ def test_request_that_names_an_unknown_constraint_ends_alone(parts, manager, pro
             cb.add_request(prompt_ids[i], request_id=f"r{i}", structured_request=name)
         texts = {}
         while len(texts) < 2:
-            output = cb.get_result(timeout=10)
+            output = cb.get_result(timeout=120)
             texts[output.request_id] = text_of(parts, output)
         assert cb.structured.errors == {"r1": "request 'absent' is not with the manager"}
     assert texts["r0"] in ("yes", "no")

@@ -288,8 +288,12 @@ def test_stream_that_is_closed_ends_its_thread_and_its_request(parts):
 def test_stream_raises_the_errors_of_generate_and_takes_one_prompt(parts):
     with pytest.raises(GrammarError, match=r"a \( is not closed"):
         list(stream(*parts, "order:", regex="("))
-    for prompts, more in ((PROMPTS, {}), ("order:", {"num_return_sequences": 2})):
-        with pytest.raises(ValueError, match="stream takes one prompt"):
+    several = [
+        (PROMPTS, {}, "stream takes one prompt"),
+        ("order:", {"num_return_sequences": 2}, "stream gives one text"),
+    ]
+    for prompts, more, message in several:
+        with pytest.raises(ValueError, match=message):
             stream(*parts, prompts, regex="a", **more)
 
 

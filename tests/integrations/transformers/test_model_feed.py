@@ -5,8 +5,15 @@ from functools import cache
 
 import pytest
 import torch
-from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig
-from transformers import MistralForCausalLM as Mistral
+from transformers import (
+    DynamicCache,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM as Mistral,
+)
 
 from structout.integrations.transformers.model_feed import ModelFeed
 

@@ -21,9 +21,10 @@ from structout.integrations.vllm.layout import Layout
 from structout.integrations.vllm.logprobs import _distinct, dense_logprobs, is_dense, listed_logprobs
 from structout.integrations.vllm.mask_edits import MaskEdits, edits_masks
 from structout.integrations.vllm.token_lists import TokenLists
-from structout.masks.bitmask import bitmask_width, pack_bitmask, unpack_bitmask
+from structout.masks.bitmask import bitmask_width
 from structout.ops.listed_logits import apply_logit_bias, apply_penalties
 from structout.ops.sampler import DeviceMasks
+from structout.ops.token_bitmask import pack_bitmask, unpack_bitmask
 
 VOCAB_SIZE = 77
 CPU = torch.device("cpu")

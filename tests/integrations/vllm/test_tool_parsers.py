@@ -15,8 +15,7 @@ from vllm.parser import ParserManager
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.tool_parsers.tool_strict_level import ToolStrictLevel
 
-from structout import StructuredOutputsConfig as OurConfig
-from structout import StructuredOutputsParams as OurParams
+from structout import StructuredOutputsConfig as OurConfig, StructuredOutputsParams as OurParams
 from structout.constraints.tools.call_formats import TOOL_FORMATS
 from structout.grammar.native.backend import NativeBackend
 from structout.integrations.client_tags import as_parsers_read
