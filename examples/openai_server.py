@@ -14,11 +14,12 @@ and a constraint for each request.
 
 It serves ``/v1/chat/completions`` and ``/v1/completions``: ``response_format`` with
 ``json_schema`` (with ``strict``, objects have only keys that it names) or
-``json_object``; ``tools`` with ``tool_choice``; ``stream``; and, as in vLLM,
-``structured_outputs`` with json, regex, choice, grammar or structural_tag. A constraint
-compiles while other requests are being decoded. ``/v1/decisions`` answers questions
-with the probability of each answer, all questions on one input in one forward pass.
-What is not supported is answered with status 400, and not ignored.
+``json_object``; ``tools`` with ``tool_choice``, with a reasoning in front as
+``reasoning_content``; ``stream``; and, as in vLLM, ``structured_outputs`` with json,
+regex, choice, grammar or structural_tag. A constraint compiles while other requests are
+being decoded. ``/v1/decisions`` answers questions with the probability of each answer,
+all questions on one input in one forward pass. What is not supported is answered with
+status 400, and not ignored.
 """
 
 import argparse
@@ -123,6 +124,7 @@ class ChatCompletion(Asked):
             tool_choice=self.tool_choice,
             tool_format=tool_format,
             parallel_tool_calls=self.parallel_tool_calls,
+            reasoning="auto",
         )
 
 
@@ -182,6 +184,9 @@ class Server:
         limit = (asked.max_completion_tokens if isinstance(asked, ChatCompletion) else None) or asked.max_tokens
         if params is not None:
             params.validate()
+        text = asked.text(self._tokenizer, params)
+        if params is not None:
+            params = params.for_prompt(text)
             loop, is_settled = asyncio.get_running_loop(), asyncio.Event()
             self._manager.add_request(
                 request_id,
@@ -194,7 +199,7 @@ class Server:
                 self._manager.finish_request(request_id)
                 raise error
         is_chat = isinstance(asked, ChatCompletion)
-        prompt = self._tokenizer(asked.text(self._tokenizer, params), add_special_tokens=not is_chat)["input_ids"]
+        prompt = self._tokenizer(text, add_special_tokens=not is_chat)["input_ids"]
         return Text(request_id, params, len(prompt), self._pieces(request_id, prompt, limit, params is not None))
 
     async def _pieces(
@@ -247,6 +252,7 @@ class Answer:
         content, calls = delta.get("content", ""), self._whole_calls(delta.get("tool_calls", ()))
         if self._is_chat:
             message = {"role": "assistant", "content": content or None if calls else content}
+            message |= {name: text for name, text in delta.items() if name == "reasoning_content"}
             result = {"message": message | ({"tool_calls": calls} if calls else {})}
         else:
             result = {"text": content}
@@ -286,8 +292,9 @@ class Answer:
                 calls.append({"index": event.index, "function": {"arguments": event.text}})
             elif event.call is not None:
                 self._num_calls += event.call.is_complete
-        content = "".join(event.text for event in events if event.kind == "content")
-        return ({"content": content} if content else {}) | ({"tool_calls": calls} if calls else {})
+        texts = {"reasoning_content": "reasoning", "content": "content"}
+        parts = {name: "".join(event.text for event in events if event.kind == kind) for name, kind in texts.items()}
+        return {name: text for name, text in parts.items() if text} | ({"tool_calls": calls} if calls else {})
 
     def _whole_calls(self, deltas: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The complete calls that deltas make up."""

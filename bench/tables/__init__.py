@@ -49,6 +49,7 @@ from tables.serving import (
 )
 from tables.soak import soak_table
 from tables.values import (
+    called_tools_table,
     decide_table,
     descriptions_table,
     limits_table,
@@ -66,6 +67,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "apply_bitmask_cuda": apply_bitmask_cuda_table,
     "decide": decide_table,
     "descriptions": descriptions_table,
+    "called_tools": called_tools_table,
     "selection": selection_table,
     "limits": limits_table,
     "llama_cpp": llama_cpp_table,

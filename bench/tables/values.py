@@ -1,5 +1,5 @@
 """Tables of bench_values.py, bench_decide.py, bench_selection.py,
-bench_descriptions.py and the benches of limits."""
+bench_descriptions.py, bench_tool_calls.py and the benches of limits."""
 
 import harness
 
@@ -130,6 +130,19 @@ def descriptions_table() -> str:
     about = f"{first['prompts']} prompts of {first['kinds']} kinds, without examples, greedy, {_model(first)}."
     return markdown(["the prompt tells", "fields right", "95%", "tokens"], cells) + provenance(
         "descriptions", "cpu", about
+    )
+
+
+def called_tools_table() -> str:
+    """The calls of one model with and without the constraint."""
+    if not harness.results_path("tool_calls", "cpu").exists():
+        return NOT_MEASURED
+    rows = rows_of("tool_calls")
+    cells = [[str(row[name]) for name in ("tool_choice", "valid", "right_tool", "right_call")] for row in rows]
+    first = rows[0]
+    about = f"{first['requests']} requests, greedy, {_model(first)}."
+    return markdown(["`tool_choice`", "valid calls", "right tool", "right arguments, too"], cells) + provenance(
+        "tool_calls", "cpu", about
     )
 
 

@@ -136,6 +136,8 @@ def _call_fields(params: StructuredOutputsParams) -> Iterator[Field]:
     yield "calls", "one" if form.is_single else f"any number{between}{around}"
     if form.reasoning is not None:
         yield "reasoning", one_line("TEXT".join(form.reasoning))
+    if form.content_begin:
+        yield "content", one_line(f"{form.content_begin}TEXT")
 
 
 def _write_picture(

@@ -166,6 +166,12 @@ class StructuredOutputsParams:
             derives from a model's own description. That is what ``generate`` takes by
             default; the default anywhere else is "hermes".
         parallel_tool_calls: whether there may be more than one call.
+        reasoning: whether a reasoning stands in front of the text of the constraint.
+            "disabled": none; "enabled": one, between the marks of ``tool_format``;
+            "auto": the model may write one, if the marks are known. ``generate`` takes
+            the marks of the chat template, and its prompt tells whether the reasoning
+            has begun or ended already. Or the marks of one that the model may write, as
+            ``("<think>", "</think>")``; an empty begin stands in the prompt.
     """
 
     json: Any = None
@@ -186,6 +192,7 @@ class StructuredOutputsParams:
     tool_choice: str | Mapping[str, Any] = "auto"
     tool_format: str | ToolFormat | None = None
     parallel_tool_calls: bool = True
+    reasoning: Literal["disabled", "auto", "enabled"] | tuple[str, str] = "disabled"
 
     def validate(self, config: StructuredOutputsConfig | None = None) -> None:
         """Check everything that can be checked without a tokenizer.
@@ -206,8 +213,14 @@ class StructuredOutputsParams:
         given = [name for name in _CONSTRAINTS if self._is_given(name)]
         if len(given) != 1 and (len(given) != 2 or given[1] != "tools" or given[0] not in _NO_JSON):
             raise GrammarError(f"expected exactly one constraint, got {', '.join(given) or 'none'}")
-        if self.tools is not None:
-            return replace(self, **_NO_JSON, tools=None, structural_tag=self._structural_tag()).constraint(config)
+        has_reasoning = self._has_reasoning
+        if self.tools is not None or has_reasoning:
+            tag = self._structural_tag() if self.tools is not None else self._tag_of(given[0])
+            if has_reasoning:
+                is_required = self.reasoning == "enabled"
+                tag = tag | {"format": self.call_format.after_reasoning(tag["format"], is_required=is_required)}
+            cleared: dict[str, Any] = dict.fromkeys(_CONSTRAINTS) | {"json_object": False, "structural_tag": tag}
+            return replace(self, **cleared, whitespace_pattern=None, reasoning="disabled").constraint(config)
         kind = StructuredOutputOptions(given[0])
         for name, choices in CHOICES.items():
             chosen = getattr(self, name)
@@ -241,15 +254,33 @@ class StructuredOutputsParams:
         )
 
     def for_tokenizer(self, tokenizer: Any) -> "StructuredOutputsParams":
-        """The params with the format of calls of a model, if they have tools and name
-        no format.
+        """The params with the format of a model: how it writes the calls of tools, and
+        the marks of its reasoning. Params that name a format, or need none, stay.
 
         Raises:
             GrammarError: see :meth:`.ToolFormat.from_tokenizer`.
         """
-        if self.tools is None or self.tool_format is not None:
+        if self.tool_format is not None:
             return self
-        return replace(self, tool_format=ToolFormat.from_tokenizer(tokenizer))
+        if self.tools is not None:
+            return replace(self, tool_format=ToolFormat.from_tokenizer(tokenizer))
+        if self.reasoning in ("auto", "enabled"):
+            return replace(self, tool_format=ToolFormat.of_reasoning(tokenizer))
+        return self
+
+    def for_prompt(self, prompt: str) -> "StructuredOutputsParams":
+        """The params of an answer to a prompt, whose end tells whether a reasoning has
+        begun, and whether it has ended.
+
+        Args:
+            prompt: the text that the model continues, or its end.
+        """
+        if self.reasoning == "disabled" or not self.reasoning[0]:
+            return self
+        marks = self.call_format.reasoning_after(prompt)
+        if marks is not None and not marks[0]:
+            return replace(self, reasoning=marks)
+        return replace(self, reasoning="disabled") if marks is None and self.reasoning != "enabled" else self
 
     def parse(self, text: str, *, partial: bool = False) -> Any:
         """Read back a text of this constraint.
@@ -267,13 +298,20 @@ class StructuredOutputsParams:
         Raises:
             ValueError: the text is not of this constraint.
         """
-        if self.tools is not None and not (self._has_json and not text.startswith(self.call_format.trigger)):
+        answer = self.read_reasoning(text)[1]
+        if self.tools is not None and not (self._has_json and not answer.startswith(self.call_format.trigger)):
             return self.parse_tool_calls(text, partial=partial)
+        text = answer
         if partial and self._has_json:
             return parse_partial_json(text)
         if self._has_json:
             return read_json(self.json, text) if is_output_type(self.json) else json.loads(text)
         return self.choice(text) if isinstance(self.choice, type) else text
+
+    def read_reasoning(self, text: str) -> tuple[str, str]:
+        """Split a text into the reasoning that ``reasoning`` allows, without its marks,
+        and the rest. A reasoning that is not complete is all of the text."""
+        return self.call_format.split(text) if self._has_reasoning else ("", text)
 
     def parse_tool_calls(self, text: str, *, partial: bool = False) -> list[ToolCall]:
         """Read the calls of a text of these ``tools``. The ``value`` of a call is an
@@ -293,17 +331,20 @@ class StructuredOutputsParams:
         """A reader of a text of these ``tools`` that comes in pieces.
 
         Args:
-            begins_in_reasoning: whether the prompt has opened a reasoning.
+            begins_in_reasoning: whether the prompt has opened a reasoning. A
+                ``reasoning`` whose begin is empty tells that, too.
 
         Raises:
             GrammarError: the params have no tools, or they are malformed.
         """
         if self.tools is None:
             raise GrammarError("there are no tools whose calls could be read")
+        form = self.call_format
+        has_begun = self._has_reasoning and form.reasoning is not None and not form.reasoning[0]
         return ToolCallStream(
-            self.call_format,
+            form,
             read_tools(self.tools),
-            begins_in_reasoning=begins_in_reasoning,
+            begins_in_reasoning=begins_in_reasoning or has_begun,
             is_calls_or_text=self._has_json,
         )
 
@@ -312,11 +353,65 @@ class StructuredOutputsParams:
         tools = read_tools(self.tools)
         form, instead = self.call_format, None
         if self._has_json:
-            if form.trigger.lstrip().startswith(("{", "[{")):
+            if form.trigger.lstrip().startswith(("{", "[{")) or form.trigger == "[":
                 raise GrammarError(f"calls that begin with {form.trigger} cannot be told from JSON")
             schema = {"type": "object"} if self.json_object else exact_json.loads(_text_of_schema(self.json))
             instead = {"type": "json_schema", "json_schema": schema}
-        return form.structural_tag(tools, self.tool_choice, is_parallel=self.parallel_tool_calls, instead=instead)
+        excluded = form.reasoning[:1] if self._has_reasoning and form.reasoning is not None else ()
+        return form.structural_tag(
+            tools,
+            self.tool_choice,
+            is_parallel=self.parallel_tool_calls,
+            instead=instead,
+            excluded=[*filter(None, excluded)],
+        )
+
+    def _tag_of(self, name: str) -> dict[str, Any]:
+        """The structural tag of a constraint of another kind."""
+        constraint = replace(self, reasoning="disabled").constraint()
+        part: dict[str, Any] = {"type": name}
+        match constraint.kind:
+            case StructuredOutputOptions.STRUCTURAL_TAG:
+                return dict(constraint.value)
+            case StructuredOutputOptions.JSON | StructuredOutputOptions.JSON_OBJECT:
+                schema = {"type": "object"} if self.json_object else constraint.value
+                part = {"type": "json_schema", "json_schema": schema}
+                if self.whitespace_pattern is not None:
+                    part["whitespace_pattern"] = self.whitespace_pattern
+            case StructuredOutputOptions.CHOICE:
+                part = {
+                    "type": "or",
+                    "elements": [{"type": "const_string", "value": each} for each in constraint.value],
+                }
+            case StructuredOutputOptions.REGEX:
+                part["pattern"] = constraint.spec
+            case StructuredOutputOptions.GRAMMAR:
+                part["grammar"] = constraint.spec
+        return {"type": "structural_tag", "format": self.call_format.content(part)}
+
+    @property
+    def _has_reasoning(self) -> bool:
+        """Whether a reasoning may stand in front of the answer.
+
+        Raises:
+            GrammarError: ``reasoning`` is malformed, or its marks are not known.
+        """
+        if self.reasoning == "disabled":
+            return False
+        if self.reasoning not in ("auto", "enabled"):
+            marks = self.reasoning
+            is_pair = isinstance(marks, Sequence) and len(marks) == 2 and all(isinstance(mark, str) for mark in marks)
+            if isinstance(marks, str) or not is_pair or not marks[1]:
+                expected = '"disabled", "auto", "enabled", or the texts that begin and end a reasoning'
+                raise GrammarError(f"reasoning must be {expected}, got {marks!r}")
+            return True
+        is_known = self.call_format.reasoning is not None
+        if not is_known and self.reasoning == "enabled":
+            message = "the marks of the reasoning are not known"
+            raise GrammarError(
+                f'{message}: name a tool_format that has them, or give reasoning=("<think>", "</think>")'
+            )
+        return is_known
 
     @property
     def _has_json(self) -> bool:
@@ -333,7 +428,7 @@ class StructuredOutputsParams:
         found = given if isinstance(given, ToolFormat) else TOOL_FORMATS.get(given)
         if found is None:
             raise GrammarError(f"tool_format must be one of {', '.join(TOOL_FORMATS)}, got {given!r}")
-        return found
+        return found if isinstance(self.reasoning, str) else replace(found, reasoning=self.reasoning)
 
     def _is_given(self, name: str) -> bool:
         value = getattr(self, name)

@@ -210,6 +210,15 @@ def test_explain_with_tools_prints_the_format_of_the_model(explain, tmp_path):
     assert fields["calls"] == "any number"
 
 
+def test_explain_with_tools_prints_what_stands_around_reasoning_and_content(explain, tmp_path):
+    path = tmp_path / "tools.json"
+    path.write_text(json.dumps(TOOLS))
+    fields = fields_of(explain("--tools", str(path), "--tool-format", "harmony"))
+    assert fields["reasoning"] == "<|channel|>analysis<|message|>TEXT<|end|><|start|>assistant"
+    assert fields["content"] == "<|channel|>final<|message|>TEXT"
+    assert "content" not in fields_of(explain("--tools", str(path), "--tool-format", "hermes"))
+
+
 def test_explain_with_a_bad_tool_names_it(explain, tmp_path):
     path = tmp_path / "tools.json"
     path.write_text(json.dumps([*TOOLS, {"name": "g", "parameters": {"properties": {"a": {"pattern": "("}}}}]))

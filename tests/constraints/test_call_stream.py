@@ -181,6 +181,56 @@ def test_arguments_come_as_they_are_written():
     assert [(event.kind, event.text, event.index) for event in stream.feed('xt": "a')] == [("arguments", 'xt": "a', 0)]
 
 
+def lengths_so_far(params, text, key):
+    """How much of a string or a list has been passed on after each character."""
+    stream, passed = params.tool_call_stream(), ""
+    for character in text:
+        passed += "".join(event.text for event in stream.feed(character) if event.kind == "arguments")
+        yield len((parse_partial_json(passed) or {}).get(key) or "")
+    stream.finish(partial=True)
+
+
+OTHER_NOTATIONS = [name for name, form in TOOL_FORMATS.items() if form.argument_style is not None]
+
+
+@pytest.mark.parametrize("tool_format", OTHER_NOTATIONS)
+def test_a_long_string_comes_as_it_is_written(tool_format):
+    value = 'a "line"\nand é \\ and < more\n\n' * 20
+    params = params_of(tool_format)
+    lengths = [*lengths_so_far(params, written(tool_format, ("add", {"text": value})), "text")]
+    assert lengths == sorted(lengths)
+    assert lengths[-1] == len(value)
+    assert max(after - before for before, after in itertools.pairwise(lengths)) <= len("\n\n")
+
+
+LOOKS_LIKE_OTHERS = {"null": 0, "12 and more": 0, "nullable": 4, "information on it": 12, "True story": 5, "plain": 5}
+
+
+@pytest.mark.parametrize("tool_format", ["qwen_3_coder", "glm_4_7"])
+@pytest.mark.parametrize("value", LOOKS_LIKE_OTHERS)
+def test_a_string_is_passed_on_once_it_cannot_be_another_value(tool_format, value):
+    note = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+    schema = {"type": "object", "properties": {"note": note}, "additionalProperties": False}
+    params = StructuredOutputsParams(tools=[{"name": "f", "parameters": schema}], tool_format=tool_format)
+    text = params.call_format.write("f", {"note": value})
+    within = [*lengths_so_far(params, text[: text.index(value) + len(value)], "note")]
+    assert within[-1] >= LOOKS_LIKE_OTHERS[value]
+    assert any(within) == (LOOKS_LIKE_OTHERS[value] > 0)
+
+
+def test_a_list_of_json_comes_as_it_is_written_and_other_values_whole():
+    inner = {"type": "array", "items": {"type": "integer"}}
+    schema = {"type": "object", "properties": {"a": inner, "n": {"type": "integer"}}, "additionalProperties": False}
+    for tool_format, is_streamed in (("qwen_3_coder", True), ("deepseek_v4", True), ("cohere", False)):
+        params = StructuredOutputsParams(tools=[{"name": "f", "parameters": schema}], tool_format=tool_format)
+        form = params.call_format
+        text = form.write("f", {"a": [*range(50)], "n": 123}).join(form.section or ("", ""))
+        assert (len({*lengths_so_far(params, text, "a")}) > 40) == is_streamed
+        stream = params.tool_call_stream()
+        numbers = [event.text for character in text for event in stream.feed(character) if "n" in event.text]
+        assert numbers == [', "n": 123']
+
+
 @pytest.mark.parametrize("cut", [0, 20, 50, 60])
 def test_calls_that_are_not_closed_are_refused(cut):
     text = '<tool_call>\n{"name": "add", "arguments": {"text": "abcdefg"}}\n</tool_call>'

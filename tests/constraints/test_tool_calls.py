@@ -113,7 +113,10 @@ def test_arguments_of_other_types_are_refused_when_they_are_read():
         ({"tools": [3]}, "tool 1: expected a class, a function or an object"),
         ({"tools": [add, add]}, "two tools have the name add"),
         ({"tools": [lambda x: x]}, "tool 1: the parameter x of <lambda> needs a type"),
-        ({"tools": [{"type": "web_search"}]}, 'tool 1: expected the type "function"'),
+        (
+            {"tools": [{"type": "web_search"}]},
+            'tool 1: expected the type "function" or "custom", got \'web_search\'; give a builtin tool as a function',
+        ),
         ({"tools": [add], "tool_choice": "sub"}, 'tool_choice must be "auto", "required", "none", the name'),
         ({"tools": [add], "tool_format": "xml"}, "tool_format must be one of hermes"),
         ({"tools": [add], "regex": "a"}, "expected exactly one constraint, got regex, tools"),

@@ -80,7 +80,7 @@ def judged_by_xgrammar(model, choice):
 
 
 def test_every_format_is_checked_against_another_source():
-    assert MODELS.keys() | TEMPLATES.keys() == TOOL_FORMATS.keys()
+    assert MODELS.keys() | TEMPLATES.keys() | LITERALS_READ_BY.keys() == TOOL_FORMATS.keys()
 
 
 @pytest.mark.parametrize("tool_format", MODELS)
@@ -133,7 +133,10 @@ def read_by_transformers(written):
     return parse_content(arguments, "json", dialect)
 
 
-@pytest.mark.parametrize(("tool_format", "read"), [("lfm2", read_by_python), ("gemma_4", read_by_transformers)])
+LITERALS_READ_BY = {"lfm2": read_by_python, "pythonic": read_by_python, "gemma_4": read_by_transformers}
+
+
+@pytest.mark.parametrize(("tool_format", "read"), LITERALS_READ_BY.items())
 def test_drawn_literals_are_read_as_their_own_readers_read_them(tool_format, read):
     tools = as_openai_tools({"find": LITERALS})
     params = StructuredOutputsParams(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import jsonschema
 import openai
@@ -316,11 +317,12 @@ def test_decisions_answer_what_they_do_not_support_with_400(client, question, me
 
 
 def test_events_of_text_with_calls_hold_back_what_may_begin_one():
-    """A text of a model that writes both, one character at a time."""
+    """A text of a model that writes both after a reasoning, a character at a time."""
     example = load_example("openai_server")
     begin, end = '<tool_call>\n{"name": "order", "arguments": ', "}\n</tool_call>"
     calls = [f"{begin}{json.dumps(arguments)}{end}" for arguments in ARGUMENTS]
-    written = f"1 < 2, so: {calls[0]} and {calls[1]}"
+    written = f"<think>Hm, {calls[0]}</think>\n\n1 < 2, so: {calls[0]} and {calls[1]}"
+    form = replace(TOOL_FORMATS["hermes"], reasoning=("<think>", "</think>"))
 
     async def pieces():
         for length in range(1, len(written) + 1):
@@ -328,13 +330,14 @@ def test_events_of_text_with_calls_hold_back_what_may_begin_one():
 
     async def events():
         asked = example.ChatCompletion(messages=MESSAGES, tools=TOOLS, stream=True)
-        text = example.Text("cmpl-0", asked.params(TOOL_FORMATS["hermes"]), 3, pieces())
+        text = example.Text("cmpl-0", asked.params(form), 3, pieces())
         return [event async for event in example.Answer(asked, text, "demo").events()]
 
     *sent, done = asyncio.run(events())
     choices = [json.loads(event.removeprefix("data: "))["choices"][0] for event in sent]
     assert done == "data: [DONE]\n\n"
     assert "".join(choice["delta"].get("content", "") for choice in choices) == "1 < 2, so:  and "
+    assert "".join(choice["delta"].get("reasoning_content", "") for choice in choices) == f"Hm, {calls[0]}"
     found = [call for choice in choices for call in choice["delta"].get("tool_calls", ())]
     texts = [""] * len(ARGUMENTS)
     for call in found:

@@ -36,6 +36,7 @@ def drawn_texts(grammar: StructuredOutputGrammar, tag: Any, seed: str, number: i
     openings = list(dict.fromkeys(_trigger(part) for part in parts_of(tag["format"])))
     styles = [STYLES[part["style"]] for part in parts_of(tag["format"]) if part.get("style", "json") != "json"]
     closings = {style.closing(key).encode() for style in styles for key in ("location", "where", "tags", "a", None)}
+    closings |= {quote.encode() for style in styles for quote in style.quotes or ()}
     hints = [*dict.fromkeys(text.encode() for text in _texts(tag["format"])), *sorted(closings), b'"', b"}", b"]"]
     for _ in range(number):
         fork = grammar.copy()

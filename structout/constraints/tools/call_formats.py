@@ -4,17 +4,19 @@ import json
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from structout.constraints.tools.custom_inputs import input_format
 from structout.constraints.tools.definitions import Tool, read_choice
-from structout.constraints.tools.derivation import ID, DerivedFormat, NoCallsError, derive_format
+from structout.constraints.tools.derivation import ID, DerivedFormat, NoCallsError, derive_format, reasoning_marks
 from structout.constraints.tools.reading import write_arguments
 from structout.constraints.tools.response_templates import NAME
 from structout.constraints.tools.styles import ArgumentStyle, style_of
+
+MAX_BREAKS = 2  # lines between a reasoning and an answer
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,16 @@ class ToolFormat(DerivedFormat):
                 found = derive_format(tokenizer)
             except NoCallsError as reason:
                 warnings.warn(f"{reason}: calls are written in the format hermes", stacklevel=2)
-                return TOOL_FORMATS["hermes"]
+                return cls.of_reasoning(tokenizer)
             _derived[tokenizer] = described, cls(**vars(found) | {"begin": partial(_filled, found.begin)})
         return _derived[tokenizer][1]
+
+    @classmethod
+    def of_reasoning(cls, tokenizer: Any) -> "ToolFormat":
+        """``hermes``, with the marks of the reasoning that the chat template of a model
+        writes, if it writes one."""
+        marks = reasoning_marks(tokenizer)
+        return replace(TOOL_FORMATS["hermes"], **marks) if marks else TOOL_FORMATS["hermes"]
 
     def write(self, name: str, arguments: Mapping[str, Any] | str) -> str:
         """The text of a call, without a section around it. Arguments that are a text
@@ -85,7 +94,13 @@ class ToolFormat(DerivedFormat):
         return f"{self.begin(name).replace(ID, call_id)}{text}{self.end}"
 
     def structural_tag(
-        self, tools: Sequence[Tool], choice: Any, *, is_parallel: bool = True, instead: Mapping[str, Any] | None = None
+        self,
+        tools: Sequence[Tool],
+        choice: Any,
+        *,
+        is_parallel: bool = True,
+        instead: Mapping[str, Any] | None = None,
+        excluded: Sequence[str] = (),
     ) -> dict[str, Any]:
         """The structural tag of answers with calls.
 
@@ -97,27 +112,73 @@ class ToolFormat(DerivedFormat):
             is_parallel: whether there may be more than one call.
             instead: a format of the texts that may be written in place of calls. No
                 other text may then stand beside calls.
+            excluded: what free text has none of, beside ``self.excluded``.
 
         Raises:
             GrammarError: a tool in ``choice`` does not exist.
         """
         mode, tools = read_choice(choice, tools)
+        excluded = [*self.excluded, *excluded]
+        text = {"type": "any_text", "excludes": [self.trigger, *excluded]}
         if mode == "none":
-            text = instead or {"type": "any_text", "excludes": [self.trigger, *self.excluded]}
-            return {"type": "structural_tag", "format": text}
+            return {"type": "structural_tag", "format": self.content(instead or text)}
         is_single = self.is_single or not is_parallel or mode == "named"
         tags = [self._tag(tool) for tool in tools]
         if self.section is not None:
             begin, end = self.section
             tags = [{"type": "tag", "begin": begin, "content": self._calls(tags, is_single), "end": end}]
+        if self.content_begin and self.is_single:  # a message is a content or a call
+            instead = instead or text
         if mode == "auto" and instead is None:
             triggered = {"type": "triggered_tags", "triggers": [self.trigger], "tags": tags}
-            part = triggered | {"excludes": list(self.excluded), "stop_after_first": is_single}
+            part = self.content(triggered | {"excludes": excluded, "stop_after_first": is_single})
         else:
             part = tags[0] if self.section is not None else self._calls(tags, is_single)
-            if mode == "auto":
-                part = {"type": "or", "elements": [part, instead]}
+            if mode == "auto" and instead is not None:
+                part = {"type": "or", "elements": [part, self.content(instead)]}
         return {"type": "structural_tag", "format": part}
+
+    def after_reasoning(self, answer: Mapping[str, Any], *, is_required: bool) -> dict[str, Any]:
+        """A part of a structural tag, and a reasoning in front of it.
+
+        Args:
+            answer: the part.
+            is_required: whether there must be one. There must where the prompt has
+                opened it.
+        """
+        assert self.reasoning is not None
+        begin, end = self.reasoning
+        reasoning: dict[str, Any] = {"type": "tag", "begin": begin, "content": {"type": "any_text"}, "end": end}
+        if not self.content_begin:
+            line_breaks = {"type": "regex", "pattern": f"\\n{{0,{MAX_BREAKS}}}"}
+            reasoning = {"type": "sequence", "elements": [reasoning, line_breaks]}
+        if begin and not is_required:
+            reasoning = {"type": "optional", "content": reasoning}
+        return {"type": "sequence", "elements": [reasoning, answer]}
+
+    def split(self, text: str) -> tuple[str, str]:
+        """Split an answer into its reasoning, which may have no end yet, and the rest,
+        without their marks."""
+        reasoning, answer = "", text
+        if self.reasoning is not None and text.lstrip().startswith(self.reasoning[0]):
+            begin, end = self.reasoning
+            reasoning, _, answer = text.lstrip().removeprefix(begin).partition(end)
+            for _ in range(0 if self.content_begin else MAX_BREAKS):
+                answer = answer.removeprefix("\n")
+        return reasoning, answer.removeprefix(self.content_begin)
+
+    def reasoning_after(self, prompt: str) -> tuple[str, str] | None:
+        """What stands around a reasoning in the answer to a prompt. The begin is empty
+        if the prompt ends with it. None if the prompt ends with a whole reasoning, or
+        the marks are not known."""
+        prompt = prompt.rstrip()
+        if self.reasoning is None:
+            opened = _OPENED.search(prompt)
+            return None if opened is None else ("", f"</{opened[1]}>")
+        begin, end = self.reasoning
+        if prompt.endswith(end) and not self.content_begin:
+            return None
+        return ("" if prompt.endswith(begin) else begin), end
 
     @property
     def argument_style(self) -> ArgumentStyle | None:
@@ -142,10 +203,19 @@ class ToolFormat(DerivedFormat):
             content = {"type": "sequence", "elements": [call_id, _constant(after), content]}
         return {"type": "tag", "begin": begin, "content": content, "end": self.end}
 
+    def content(self, part: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A part of a structural tag, and what stands in front of a content."""
+        if not self.content_begin:
+            return part
+        begin = {"type": "optional", "content": _constant(self.content_begin)}
+        return {"type": "sequence", "elements": [begin, part]}
+
     def _calls(self, tags: list[dict[str, Any]], is_single: bool) -> dict[str, Any]:
         calls = {"type": "tags_with_separator", "tags": tags, "separator": self.separator, "at_least_one": True}
         return calls | {"stop_after_first": is_single}
 
+
+_OPENED = re.compile(r"<((?!/)[^<>]*think[^<>]*)>$")  # a reasoning, at the end of a prompt
 
 # By tokenizer: the templates, and the format that they show.
 _derived: WeakKeyDictionary[Any, tuple[list[Any], ToolFormat]] = WeakKeyDictionary()
@@ -272,6 +342,7 @@ TOOL_FORMATS = {
         ("<|tool_call_start|>[", "]<|tool_call_end|>"),
         separator=", ",
     ),
+    "pythonic": ToolFormat(lambda name: f"{name}(", ")", "[", "python", ("[", "]"), separator=", "),
     "gemma_4": ToolFormat(lambda name: f"<|tool_call>call:{name}{{", "}<tool_call|>", "<|tool_call>", "gemma"),
     "mistral": ToolFormat(lambda name: f"[TOOL_CALLS]{name}[ARGS]", "", "[TOOL_CALLS]"),
     "mistral_list": ToolFormat(

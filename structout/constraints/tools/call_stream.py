@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from structout.constraints.partial_json import JsonScanner, parse_partial_json
-from structout.constraints.tools.call_formats import ToolFormat
+from structout.constraints.tools.call_formats import MAX_BREAKS, ToolFormat
 from structout.constraints.tools.definitions import Tool, ToolCall
 from structout.constraints.tools.derivation import ID
-from structout.constraints.tools.reading import read_entry, read_open_entry
+from structout.constraints.tools.reading import (
+    GrowingArgument,
+    read_entry,
+    read_growing_argument,
+    read_open_entry,
+)
+from structout.constraints.tools.styles import ArgumentStyle
 
 Kind = Literal["content", "reasoning", "call", "arguments", "complete"]
 
@@ -40,7 +46,8 @@ class StreamEvent:
 class ToolCallStream:
     """Reads an answer with calls piece by piece, however it is cut.
 
-    An argument in a notation other than JSON is passed on when it is complete.
+    Arguments in a notation other than JSON become JSON. Strings come as they are
+    written, and so do objects and arrays that are JSON; other values come whole.
 
     Args:
         form: how calls are written.
@@ -84,6 +91,7 @@ class ToolCallStream:
         self._num_calls = 0
         self._tool = self._tools[0]
         self._arguments: dict[str, Any] = {}
+        self._num_grown = -1  # characters of the argument in progress that were passed on
         self._scanner = JsonScanner()
 
     def feed(self, text: str) -> list[StreamEvent]:
@@ -146,6 +154,15 @@ class ToolCallStream:
         if not self._read_until("reasoning", end):
             return False
         self._at += len(end)
+        self._state = self._after_reasoning
+        return True
+
+    def _after_reasoning(self) -> bool:
+        if not self._form.content_begin:
+            num_breaks = len(self._text) - self._at - len(self._text[self._at :].lstrip("\n"))
+            if num_breaks < MAX_BREAKS and num_breaks == len(self._text) - self._at:
+                return False
+            self._at += min(num_breaks, MAX_BREAKS)
         self._state = self._at_content
         return True
 
@@ -206,11 +223,18 @@ class ToolCallStream:
         assert style is not None
         try:
             entry = read_entry(style, self._text, self._at, self._tool.parameters)
-        except ValueError:
-            return False  # it is not complete
+        except ValueError:  # it is not complete
+            growing = read_growing_argument(style, self._text, self._at, self._tool.parameters)
+            if growing is not None:
+                self._emit("arguments", self._grown(growing))
+            return False
         if entry is not None:
-            key, (value, self._at) = entry
-            self._add_argument(key, value)
+            key, (value, end) = entry
+            self._emit(
+                "arguments", self._grown(self._whole_argument(style, key, value, end)) + '"' * isinstance(value, str)
+            )
+            self._arguments[key] = value
+            self._at, self._num_grown = end, -1
             return True
         if not self._text.startswith((self._form.end, f"\n{self._form.end}"), self._at):
             return False
@@ -264,16 +288,32 @@ class ToolCallStream:
         self._tool = self._tools[found.lastindex - 1]
         self._at = self._start = found.end()
         self._num_calls += 1
-        self._arguments = {}
+        self._arguments, self._num_grown = {}, -1
         self._scanner = JsonScanner()
         self._state = self._in_json if self._form.argument_style is None else self._in_tags
         self._emit("call", self._tool.name)
         return True
 
-    def _add_argument(self, key: str, value: Any) -> None:
-        written = json.dumps({key: value}, ensure_ascii=False)[1:-1]
-        self._emit("arguments", f", {written}" if self._arguments else f"{{{written}")
-        self._arguments[key] = value
+    def _grown(self, argument: GrowingArgument) -> str:
+        """The JSON text that an argument adds to what has been passed on of it."""
+        begin = ""
+        if self._num_grown < 0:
+            begin = f"{', ' if self._arguments else '{'}{json.dumps(argument.key, ensure_ascii=False)}: "
+            begin, self._num_grown = begin + '"' * argument.is_string, 0
+        added = argument.text[self._num_grown :]
+        self._num_grown = len(argument.text)
+        return begin + (json.dumps(added, ensure_ascii=False)[1:-1] if argument.is_string else added)
+
+    def _whole_argument(self, style: ArgumentStyle, key: str, value: Any, end: int) -> GrowingArgument:
+        """An argument that ends at a character."""
+        if isinstance(value, str):
+            return GrowingArgument(key, value, True)
+        written = json.dumps(value, ensure_ascii=False)
+        if isinstance(value, dict | list) and not style.is_recursive and not style.separator:
+            entry = style.entry.match(self._text, self._at)
+            assert entry is not None
+            written = self._text[entry.end() : end - len(style.closing(key))].strip()
+        return GrowingArgument(key, written, False)
 
     def _read_open(self) -> None:
         """Read the arguments of a call that is not complete."""

@@ -78,9 +78,10 @@ def _read_tool(given: Any, place: str) -> Tool:
 def _read_object(given: Mapping[str, Any], place: str) -> Tool:
     if given.get("type") == "custom":
         return _read_custom(given, place)
-    function = given.get("function", given)
-    if given.get("type", "function") != "function" or not isinstance(function, Mapping):
-        raise GrammarError(f'{place}: expected the type "function", got {given.get("type")!r}')
+    function, kind = given.get("function", given), given.get("type", "function")
+    if kind != "function" or not isinstance(function, Mapping):
+        hint = "; give a builtin tool as a function, with the name and the parameters that the model knows"
+        raise GrammarError(f'{place}: expected the type "function" or "custom", got {kind!r}{hint}')
     name = function.get("name")
     if not isinstance(name, str) or not name:
         raise GrammarError(f"{place}: a tool needs a name, got {name!r}")

@@ -99,6 +99,19 @@ def derive_format(tokenizer: Any) -> DerivedFormat:
     return DerivedFormat(trigger=trigger, **described)
 
 
+def reasoning_marks(tokenizer: Any) -> dict[str, Any]:
+    """The fields ``reasoning`` and ``content_begin`` of a format, as the chat template
+    of a tokenizer writes them. Empty if it writes no reasoning."""
+    if getattr(tokenizer, "chat_template", None) is None:
+        return {}
+    template = _Template(tokenizer, has_text_arguments=False, has_named_ids=False, num_calls=1)
+    try:
+        reasoning, content_begin = template.reasoning(template.render(None))
+    except Exception:  # templates raise what they like
+        return {}
+    return {} if reasoning is None else {"reasoning": reasoning, "content_begin": content_begin}
+
+
 def _from_chat_template(tokenizer: Any) -> DerivedFormat:
     if getattr(tokenizer, "chat_template", None) is None:
         raise NoCallsError("the tokenizer has no chat template")
@@ -142,7 +155,7 @@ class _Template:
     def _id(self, number: int) -> str:
         return f"functions.{_NAMES[number]}:{number}" if self._has_named_ids else f"call0000{number}"
 
-    def _render(self, assistant: Mapping[str, Any] | None) -> str:
+    def render(self, assistant: Mapping[str, Any] | None) -> str:
         messages: list[Mapping[str, Any]] = [{"role": "user", "content": "structoutquestion"}]
         if assistant is not None:
             messages.append({"role": "assistant", **assistant})
@@ -154,7 +167,7 @@ class _Template:
         """The text of the first message that the template takes."""
         for assistant in assistants:
             try:
-                return self._render(assistant)
+                return self.render(assistant)
             except Exception as error:  # templates raise what they like
                 self._problem = str(error)
         return None
@@ -169,12 +182,12 @@ class _Template:
         if text is None:
             raise _NotFoundError(f"{_REFUSES}: {self._problem}")
         end_of_turn = (self._rendered({"content": _CONTENT}) or "").partition(_CONTENT)[2]
-        begun = self._render(None)
+        begun = self.render(None)
         start = len(_shared_start(begun, text))
         calls, style = self._find_calls(text, start)
         head = self._marked(text[start : calls[0].start], calls)
         tail = self._marked(text[calls[-1].end :], calls)
-        reasoning, content_begin = self._reasoning(begun)
+        reasoning, content_begin = self.reasoning(begun)
         head = self._without_preface(head, calls, reasoning)
         tail = _without_end_of_turn(tail, end_of_turn, getattr(self._tokenizer, "eos_token", None))
         separator, section, has_number = "", None, False
@@ -303,7 +316,7 @@ class _Template:
             head = head[closed.end() :]
         return head.lstrip("\n")
 
-    def _reasoning(self, begun: str) -> tuple[tuple[str, str] | None, str]:
+    def reasoning(self, begun: str) -> tuple[tuple[str, str] | None, str]:
         """What stands around a reasoning, None if the template writes none; and what
         stands in front of a content behind it, and of no call."""
         reasoning = dict.fromkeys(_REASONING_KEYS, _REASONING)

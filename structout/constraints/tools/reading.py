@@ -19,6 +19,7 @@ from structout.constraints.tools.schema_kinds import (
 from structout.constraints.tools.styles import LOOKS_LIKE_JSON, STRING, ArgumentStyle
 
 _LOOKS_LIKE_JSON = re.compile(LOOKS_LIKE_JSON)
+_JSON_WORDS = ("null", "none", "true", "false", "nan", "inf")
 
 
 class Read(NamedTuple):
@@ -70,20 +71,64 @@ def read_open_entry(style: ArgumentStyle, text: str, start: int, schema: Any) ->
     argument has no value yet."""
     if style.separator:
         return read_open_literal(style, text, start)
+    found = _open_value(style, text, start, schema)
+    if found is None:
+        return {}
+    key, written, kinds = found
+    if _Reader.is_string(written, kinds):
+        return {key: written}
+    return {key: parse_partial_json(written)} if written.strip()[:1] in ("{", "[") else {}
+
+
+class GrowingArgument(NamedTuple):
+    """An argument that has no end yet, as far as it can only go on.
+
+    Attributes:
+        key: its key.
+        text: a string, or the JSON text of an object or of an array.
+        is_string: which of these.
+    """
+
+    key: str
+    text: str
+    is_string: bool
+
+
+def read_growing_argument(style: ArgumentStyle, text: str, start: int, schema: Any) -> GrowingArgument | None:
+    """Read the argument that begins here and has no end yet. None while it is not known
+    whether it is a string, and for values that are not streamed: numbers and constants,
+    and objects and arrays in a notation of their own."""
+    if style.separator:
+        strings = read_open_literal(style, text, start).items()
+        return next((GrowingArgument(key, value, True) for key, value in strings if isinstance(value, str)), None)
+    found = _open_value(style, text, start, schema)
+    if found is None:
+        return None
+    key, written, kinds = found
+    word = written.strip().lower()
+    is_decided = len(kinds) == 1 or not any(each.startswith(word) for each in _JSON_WORDS)
+    if is_decided and _Reader.is_string(written, kinds):
+        return GrowingArgument(key, written, True)
+    is_json = STRING not in kinds and not style.is_recursive and word.startswith(("{", "["))
+    return GrowingArgument(key, written.strip(), False) if is_json else None
+
+
+def _open_value(style: ArgumentStyle, text: str, start: int, schema: Any) -> tuple[str, str, frozenset[str]] | None:
+    """The key, the text so far and the possible JSON types of an argument that has no
+    end yet. None if none begins here."""
     at, entry = _Reader(style, text, schema).next_entry(start)
     if entry is None:
-        return {}
-    key = entry["key"]
+        return None
+    key, kind = entry["key"], style.kind_of(entry)
     place, node = resolved(schema, "")
     kinds = kinds_of(resolved(schema, property_pointer(place, node, key))[1])
+    if kind:
+        kinds = frozenset((STRING,)) if kind == STRING else kinds - {STRING}
     closing, written = style.closing(key), text[at:]
     written = written[: -len(held)] if (held := _begun(written, closing)) else written
     if style.is_wrapped:
         written = written.removeprefix("\n").removesuffix("\n")
-    kind = style.kind_of(entry)
-    if kind == STRING if kind else _Reader.is_string(written, kinds):
-        return {key: written}
-    return {key: parse_partial_json(written)} if written.strip()[:1] in ("{", "[") else {}
+    return key, written, kinds
 
 
 def _begun(text: str, mark: str) -> str:

@@ -103,6 +103,10 @@ class LlamaTokenizer:
         """Tokenize a prompt. Special tokens in it are recognized."""
         return {"input_ids": self._llama.tokenize(text.encode(), add_bos=add_special_tokens, special=True)}
 
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of tokens. Special ones are written as their names."""
+        return self.vocabulary.text_of(token_ids, with_names=True)
+
     def apply_chat_template(
         self, messages: Any, *, tools: Any = None, add_generation_prompt: bool = True, **options: Any
     ) -> str:

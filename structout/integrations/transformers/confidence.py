@@ -4,7 +4,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import exp, fsum
 from typing import Any
@@ -156,14 +156,18 @@ class _ScoredText:
     def values(self, params: StructuredOutputsParams | None) -> Any:
         """A leaf in place of each value of the text."""
         has_json = params is not None and (params.json_object or params.json is not None)
+        answer = self._text if params is None else params.read_reasoning(self._text)[1]
+        start = len(self._text) - len(answer)
         if params is not None and params.tools is not None:
             form = params.call_format
-            if not has_json or self._text.startswith(form.trigger):
+            if not has_json or answer.startswith(form.trigger):
                 return self._calls(params, form)
         if has_json:
-            return _shape(self._text, 0, self._leaf)[0]
-        choices = None if params is None or params.choice is None else json.loads(params.constraint().spec)
-        return self._leaf(self._bytes.decode(errors="replace"), 0, len(self._text), choices or ())
+            return _shape(self._text, start, self._leaf)[0]
+        choices = ()
+        if params is not None and params.choice is not None:
+            choices = json.loads(replace(params, reasoning="disabled").constraint().spec)
+        return self._leaf(_encoded(answer).decode(errors="replace"), start, len(self._text), choices)
 
     def _calls(self, params: StructuredOutputsParams, form: ToolFormat) -> list[Any]:
         values, at = [], 0

@@ -21,6 +21,7 @@ from structout.jump_forward import JumpForward
 from structout.scheduler.manager import StructuredOutputManager
 
 _DEFAULT_MAX_NEW_TOKENS = 512
+_END_OF_PROMPT = 64  # tokens, which have the mark of a reasoning if the prompt ends with it
 
 
 @dataclass(frozen=True)
@@ -285,7 +286,12 @@ def prompts_and_params(
     if fit is not None:
         params_of = [None if each is None else replace(each, fit=fit) for each in params_of]
     pairs = zip(prompts, params_of, strict=True)
-    return [tokens_of(tokenizer, prompt, each, describe=describe) for prompt, each in pairs], params_of
+    prompt_ids = [tokens_of(tokenizer, prompt, each, describe=describe) for prompt, each in pairs]
+    params_of = [
+        None if each is None else each.for_prompt(tokenizer.decode(ids[-_END_OF_PROMPT:]))
+        for each, ids in zip(params_of, prompt_ids, strict=True)
+    ]
+    return prompt_ids, params_of
 
 
 @contextmanager

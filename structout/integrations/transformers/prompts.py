@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from structout.constraints.description import describe as describe_schema
@@ -105,7 +106,7 @@ def description_of(params: StructuredOutputsParams) -> str:
         tools = "\n".join(json.dumps(tool.as_dict["function"], ensure_ascii=False) for tool in read_tools(params.tools))
         call = params.call_format.write("...", "{...}")
         return f"You can call these tools:\n{tools}\nCall a tool by writing:\n{call}"
-    constraint = params.constraint()
+    constraint = replace(params, reasoning="disabled").constraint()
     if constraint.kind is StructuredOutputOptions.JSON_OBJECT:
         return "Answer with a JSON object."
     if constraint.kind is StructuredOutputOptions.JSON:

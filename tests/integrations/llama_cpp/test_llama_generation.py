@@ -63,6 +63,15 @@ def test_generate_gives_each_prompt_its_own_constraint(llama):
     assert len(result.texts[2]) <= 90
 
 
+def test_generate_lets_the_prompt_tell_whether_a_reasoning_has_begun(llama):
+    params = StructuredOutputsParams(json=Person, reasoning="auto")
+    prompts = [f"{MARIA} As JSON: <think>\n", f"{MARIA} As JSON: <think></think>"]
+    result = generate(llama, prompts, params=params, max_tokens=100)
+    assert [each.reasoning for each in result.params] == [("", "</think>"), "disabled"]
+    assert ["</think>" in text for text in result.texts] == [True, False]
+    assert [type(person) for person in result.parsed] == [Person, Person]
+
+
 def test_generate_calls_tools(llama):
     result = generate(llama, CHAT, **call_of_weather(), describe=True, max_tokens=80)
     assert result.finish_reasons == ["tool_calls"]

@@ -90,3 +90,9 @@ def test_manager_is_shared_and_lives_as_long_as_the_model():
     del model
     gc.collect()
     assert manager() is None
+
+
+def test_decoded_tokens_are_their_text_with_the_names_of_special_ones(llama):
+    tokenizer = tokenizer_of(llama)
+    for text in ("<|im_start|>assistant\n", *TEXTS):
+        assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text

@@ -595,3 +595,32 @@ def test_generate_with_jump_forward_needs_a_model_that_can_forget(parts):
     with pytest.raises(ValueError, match="MambaForCausalLM cannot forget tokens: jump_forward='draft' must be 'off'"):
         generate(mamba, tokenizer, "order:", regex="ab", jump_forward="draft")
     assert generate(mamba, tokenizer, "order:", regex="ab").texts == ["ab"]
+
+
+@pytest.mark.parametrize("constraint", [{"json": Item}, {"tools": [Item], "tool_choice": "required"}])
+def test_generate_lets_the_prompt_tell_whether_a_reasoning_has_begun(parts, monkeypatch, constraint):
+    thought = "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    called = (
+        "{% for c in m.tool_calls %}<call>{{ {'name': c.function.name, 'with': c.function.arguments} | tojson }}</call>"
+    )
+    template = "{% for m in messages %}" + thought + "{{ m.content }}" + called + "{% endfor %}{% endfor %}"
+    opened = template + "{% if add_generation_prompt %}<think>{% endif %}"
+    monkeypatch.setattr(parts[1], "chat_template", opened, raising=False)
+    params = StructuredOutputsParams(**constraint, parallel_tool_calls=False, reasoning="auto")
+    prompts = [[{"role": "user", "content": "x"}], "x <think></think>", "x"]
+    options = SAMPLED | {"max_new_tokens": 120, "seed": 3}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = generate(*parts, prompts, params=params, num_return_sequences=4, confidence=True, **options)
+    assert result.is_complete == [True] * 12
+    has_ended = ["</think>" in text for text in result.texts]
+    assert has_ended[:4] == [True] * 4
+    for text, parsed in zip(result.texts, result.parsed, strict=True):
+        items = [call.value for call in parsed] if "tools" in constraint else [parsed]
+        assert [type(item) for item in items] == [Item]
+        assert text.endswith(("}</call>" if "tools" in constraint else "}",))
+    for leaves in result.confidence[0].values if "tools" in constraint else [result.confidence[0].values]:
+        leaves = leaves["arguments"] if "tools" in constraint else leaves
+        assert leaves["count"].value == (result.parsed[0][0].value if "tools" in constraint else result.parsed[0]).count
+    assert not any(text.startswith("{") for text in result.texts[:4])
+    assert [each.reasoning for each in result.params[::4]] == [("", "</think>"), "disabled", "auto"]

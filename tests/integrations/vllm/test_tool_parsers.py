@@ -33,6 +33,7 @@ READS_NO_STREAMS = ("llama3_json",)
 # Reads the string "null" as null where the schema allows both, whoever writes it, but
 # not in streams.
 READS_NULL_IN_QUOTES = ("plamo3",)
+READS_NO_CALL_BESIDE_TEXT = ("pythonic",)
 # vLLM's parsers for formats of structout.
 OWN_FORMATS = {
     "hermes": "hermes",
@@ -50,6 +51,7 @@ OWN_FORMATS = {
     "kimi": "kimi_k2",
     "kimi_k3": "kimi_k3",
     "lfm2": "lfm2",
+    "pythonic": "pythonic",
     "gemma_4": "gemma4",
     "mistral": "mistral",
 }
@@ -170,6 +172,8 @@ def test_parsers_read_the_calls_of_our_formats(tool_format, choice, tokenizer, n
     for text in drawn_texts(grammar, json.loads(constraint.spec), f"{tool_format} {choice}", num_cases(80, long=300)):
         calls = [(call.name, call.arguments) for call in params.parse_tool_calls(text)]
         if any(mark in json.dumps(arguments, ensure_ascii=False) for _, arguments in calls for mark in marks):
+            continue
+        if name in READS_NO_CALL_BESIDE_TEXT and not (text.startswith("[") and text.endswith("]")):
             continue
         read = read_at_once(name, tokenizer, request, text)
         assert [(called, json.loads(arguments)) for called, arguments in read] == calls, text
