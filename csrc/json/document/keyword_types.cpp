@@ -20,6 +20,7 @@ constexpr uint8_t kSchema = kObject | kBoolean, kAny = 63;
 struct Types {
   uint8_t value = kAny;
   uint8_t elements = kAny;  // of an array, or of an object that is not a schema
+  uint8_t listed = kAny;    // of an array among the elements
 };
 
 const std::unordered_map<std::string_view, Types> kTypes = [] {
@@ -33,7 +34,9 @@ const std::unordered_map<std::string_view, Types> kTypes = [] {
   add({"allOf", "anyOf", "oneOf", "prefixItems"}, {kArray, kSchema});
   add({"items"}, {kSchema | kArray, kSchema});
   add({"dependentSchemas", "patternProperties", "properties"}, {kObject, kSchema});
-  add({"$defs", "definitions", "dependencies", "dependentRequired"}, {kObject});
+  add({"$defs", "definitions"}, {kObject});
+  add({"dependencies"}, {kObject, kSchema | kArray | kString, kString});  // a string: of draft 3
+  add({"dependentRequired"}, {kObject, kArray, kString});
   add({"maxContains", "maxItems", "maxLength", "maxProperties", "maximum", "minContains", "minItems", "minLength",
        "minProperties", "minimum", "multipleOf"},
       {kNumber});
@@ -91,8 +94,13 @@ void check_keyword_types(const Document& document, const Value& schema) {
     check(value, types.value, schema.names[i]);
     bool has_elements = value.is_array() || (value.is_object() && (types.value & kBoolean) == 0);
     for (size_t j = 0; has_elements && j < value.items.size(); ++j) {
+      const Value& element = value.items[j];
       std::string name = value.is_array() ? std::to_string(j) : pointer_part(value.names[j]);
-      check(value.items[j], types.elements, schema.names[i] + "/" + name);
+      std::string pointer = schema.names[i] + "/" + name;
+      check(element, types.elements, pointer);
+      for (size_t k = 0; element.is_array() && k < element.items.size(); ++k) {
+        check(element.items[k], types.listed, pointer + "/" + std::to_string(k));
+      }
     }
   }
 }
