@@ -215,12 +215,16 @@ class StructuredOutputsParams:
             raise GrammarError(f"expected exactly one constraint, got {', '.join(given) or 'none'}")
         has_reasoning = self._has_reasoning
         if self.tools is not None or has_reasoning:
-            tag = self._structural_tag() if self.tools is not None else self._tag_of(given[0])
+            cleared: dict[str, Any] = dict.fromkeys(_CONSTRAINTS) | {"json_object": False, "reasoning": "disabled"}
+            if self.tools is not None:
+                tag = self._structural_tag()
+            else:
+                tag = self._tag_of(given[0], config)
+                cleared["whitespace_pattern"] = None  # the tag has it
             if has_reasoning:
                 is_required = self.reasoning == "enabled"
                 tag = tag | {"format": self.call_format.after_reasoning(tag["format"], is_required=is_required)}
-            cleared: dict[str, Any] = dict.fromkeys(_CONSTRAINTS) | {"json_object": False, "structural_tag": tag}
-            return replace(self, **cleared, whitespace_pattern=None, reasoning="disabled").constraint(config)
+            return replace(self, **cleared | {"structural_tag": tag}).constraint(config)
         kind = StructuredOutputOptions(given[0])
         for name, choices in CHOICES.items():
             chosen = getattr(self, name)
@@ -366,9 +370,9 @@ class StructuredOutputsParams:
             excluded=[*filter(None, excluded)],
         )
 
-    def _tag_of(self, name: str) -> dict[str, Any]:
+    def _tag_of(self, name: str, config: StructuredOutputsConfig | None) -> dict[str, Any]:
         """The structural tag of a constraint of another kind."""
-        constraint = replace(self, reasoning="disabled").constraint()
+        constraint = replace(self, reasoning="disabled").constraint(config)
         part: dict[str, Any] = {"type": name}
         match constraint.kind:
             case StructuredOutputOptions.STRUCTURAL_TAG:

@@ -77,6 +77,10 @@ def test_constraint_has_kind_and_text(arguments, kind, text):
         ({"choice": ["a", ""]}, "every choice must be a non-empty string"),
         ({"choice": ["a", 3]}, "every choice must be a non-empty string"),
         ({"regex": "a", "whitespace_pattern": " ?"}, "whitespace_pattern applies to json only, got a regex constraint"),
+        (
+            {"tools": [City], "whitespace_pattern": " ?"},
+            "whitespace_pattern applies to json only, got a structural_tag",
+        ),
         ({"regex": "a", "backend": "xgrammar:no-fallback"}, "the name of a backend, .*, got 'xgrammar:no-fallback'"),
         ({"regex": "a", "backend": ""}, "the name of a backend, such as native, got ''"),
         ({"structural_tag": "{"}, "is not JSON"),
