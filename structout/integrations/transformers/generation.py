@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, Literal
 
@@ -285,8 +285,7 @@ def prompts_and_params(
         distinct.validate(config)
     if fit is not None:
         params_of = [None if each is None else replace(each, fit=fit) for each in params_of]
-    pairs = zip(prompts, params_of, strict=True)
-    prompt_ids = [tokens_of(tokenizer, prompt, each, describe=describe) for prompt, each in pairs]
+    prompt_ids = [*map(partial(tokens_of, tokenizer, describe=describe), prompts, params_of)]
     params_of = [
         None if each is None else each.for_prompt(tokenizer.decode(ids[-_END_OF_PROMPT:]))
         for each, ids in zip(params_of, prompt_ids, strict=True)

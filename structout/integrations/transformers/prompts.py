@@ -78,7 +78,7 @@ def chat_text(tokenizer: Any, messages: Any, params: StructuredOutputsParams | N
             warnings.warn(
                 "the tokenizer's chat template ignores tools, so the model does not know them: describe=True puts them "
                 "into the system message",
-                stacklevel=4,
+                stacklevel=5,  # the caller of generate
             )
             return text
     return render(messages if params is None or not describe else _described(messages, params))

@@ -322,8 +322,9 @@ WITHOUT_TOOLS = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor
 
 
 def test_generate_whose_chat_template_ignores_tools_warns_and_describes_them_if_asked(parts, monkeypatch):
-    with pytest.warns(UserWarning, match="chat template ignores tools.* describe=True puts them"):
+    with pytest.warns(UserWarning, match="chat template ignores tools.* describe=True puts them") as record:
         assert prompt_of(parts, monkeypatch, WITHOUT_TOOLS, tools=[Item]) == "user: Hi\n"
+    assert __file__ in {warning.filename for warning in record}
     prompt = prompt_of(parts, monkeypatch, WITHOUT_TOOLS, tools=[Item], describe=True)
     assert re.fullmatch(
         r"system: You can call these tools:\n\{\"name\": \"Item\".*<tool_call>.*\nuser: Hi\n", prompt, re.S
