@@ -16,7 +16,7 @@ from structout.constraints import exact_json
 from structout.constraints.config import CHOICES, StructuredOutputsConfig
 from structout.constraints.limits import Limits, check_limits, check_size
 from structout.constraints.output_types import is_output_type, options_of, read_json, schema_of
-from structout.constraints.partial_json import parse_partial_json
+from structout.constraints.partial_json import JsonStream, parse_partial_json
 from structout.constraints.schema_walks import Nodes, subschemas
 from structout.constraints.schemas_in_tags import TagSchema, errors_in_tags, tag_schemas, with_types_described
 from structout.constraints.tools.call_formats import TOOL_FORMATS, ToolFormat
@@ -292,7 +292,7 @@ class StructuredOutputsParams:
         Args:
             text: the text.
             partial: whether it may be incomplete. Calls and JSON then have what is
-                there so far, as ``json.loads`` gives it; see ``parse_partial_json``.
+                there so far, as ``json.loads`` gives it; see :meth:`json_stream`.
 
         Returns:
             for a type its value, for other JSON what ``json.loads`` gives, for an Enum
@@ -351,6 +351,17 @@ class StructuredOutputsParams:
             begins_in_reasoning=begins_in_reasoning or has_begun,
             is_calls_or_text=self._has_json,
         )
+
+    def json_stream(self) -> JsonStream:
+        """A reader of the JSON of this constraint, in a text that comes in pieces: its
+        value so far, and each value as soon as it is complete.
+
+        Raises:
+            GrammarError: the constraint is not JSON alone.
+        """
+        if not self._has_json or self.tools is not None:
+            raise GrammarError("json_stream reads json and json_object, and tool_call_stream texts with tools")
+        return JsonStream(self.read_reasoning if self._has_reasoning else None)
 
     def _structural_tag(self) -> dict[str, Any]:
         """The structural tag that the tools are compiled as."""

@@ -4,6 +4,7 @@ what is not complete is read so far."""
 import itertools
 import json
 import random
+import time
 
 import pytest
 
@@ -273,8 +274,55 @@ def test_json_so_far_grows_and_its_end_is_found(options):
 
 @pytest.mark.parametrize("text", ["]", "{1", "<", "[}"])
 def test_what_begins_no_json_is_refused(text):
-    with pytest.raises(ValueError, match=r"begins at character|Expecting"):
+    with pytest.raises(ValueError, match="begins with"):
         parse_partial_json(text)
+
+
+def values_in(value, pointer=""):
+    """All values in a JSON value with their pointers, inner ones first."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in pairs:
+        yield from values_in(inner, f"{pointer}/{str(name).replace('~', '~0').replace('/', '~1')}")
+    yield pointer, value
+
+
+@pytest.mark.parametrize("options", [{}, {"ensure_ascii": False}, {"indent": 2}])
+@pytest.mark.parametrize("looks", [False, True])
+def test_json_stream_gives_each_value_once_it_is_complete(options, looks):
+    value = VALUE | {"a/~b": [[], "1", [0.5]]}
+    text = json.dumps(value, **options)
+    rng = random.Random(0)
+    for size in (1, 2, 3, 7, len(text)):
+        stream, finished, start = StructuredOutputsParams(json_object=True).json_stream(), [], 0
+        while start < len(text):
+            end = start + rng.randint(1, size)
+            finished += [(pointer, json.dumps(found)) for pointer, found in stream.feed(text[start:end])]
+            start = end
+            if looks and start < len(text):
+                assert begins_like(stream.value, value), text[:start]
+        assert finished == [(pointer, json.dumps(inner)) for pointer, inner in values_in(value)]
+        assert stream.value == value
+        assert stream.feed(" ") == []
+
+
+def test_json_stream_reads_a_long_string_once():
+    stream = StructuredOutputsParams(json=list[str]).json_stream()
+    stream.feed('["')
+    started = time.thread_time()
+    for _ in range(20_000):
+        stream.feed("aaaaa")
+    assert time.thread_time() - started < 3  # 0.1; 5 where each piece reads it again
+    assert stream.value == ["aaaaa" * 20_000]
+
+
+def test_json_stream_begins_behind_a_reasoning():
+    params = StructuredOutputsParams(json=list[int], reasoning=("<think>", "</think>"))
+    stream = params.json_stream()
+    found = [finished for character in "<think>[1] or [2]?</think>\n\n[3]" for finished in stream.feed(character)]
+    assert found == [("/0", 3), ("", [3])]
+    for params in (StructuredOutputsParams(regex="a"), params_of("hermes")):
+        with pytest.raises(GrammarError, match="json_stream reads json"):
+            params.json_stream()
 
 
 def test_parse_reads_json_and_calls_so_far():
