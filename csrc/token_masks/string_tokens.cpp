@@ -48,7 +48,10 @@ StringTokens::StringTokens(const VocabularyTrie& vocabulary)
     bool breaks_character = last_byte < 0x80 && reading.state != kDead && reading.state != kBoundary;
     if (reading.state != kDead) {
       bool ends_string = last_byte == '"' && strings.accepts(reading.state);
-      if (ends_string) reading.exit_begin = depth + 1;
+      if (ends_string) {
+        reading.exit_begin = depth + 1;
+        max_before_end = std::max(max_before_end, reading.num_characters);
+      }
       reading.state = strings.next(reading.state, last_byte);
       if (reading.canonical != kDead && !ends_string) {
         reading.canonical = canonical_strings.next(reading.canonical, last_byte);

@@ -37,6 +37,9 @@ struct StringTokens {
   // Tokens that stay inside the string, and end inside a character or an escape.
   std::vector<uint32_t> unfinished;
 
+  // The most characters of a string in a token that ends it.
+  uint32_t max_before_end = 0;
+
   // The most arrays and members that one token can begin.
   uint32_t max_openings = 0;
 

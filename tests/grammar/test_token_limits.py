@@ -236,6 +236,42 @@ def test_counted_strings_between_tags_end_within_their_limits(name, style):
         assert text_within(grammar, needed + extra, rng) is not None, extra
 
 
+# In a string that no token can end yet, a mask needs no look at tokens if the fewest
+# that are left of its ending fit: 64 letters may be one, and 63 seventeen.
+LONG_STRINGS = {
+    "alone": STRING | {"minLength": 130},
+    "with a maximum": STRING | {"minLength": 24, "maxLength": 26},
+    "in front of another": {
+        "type": "object",
+        "properties": {"a": STRING | {"minLength": 3}, "c": STRING | {"pattern": "^(bc){40}$"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    },
+    "that differ": {"type": "array", "items": STRING | {"minLength": 14}, "minItems": 2, "uniqueItems": True},
+    "that decide": {"if": STRING | {"minLength": 40}, "then": STRING, "else": {"minItems": 3, "type": "array"}},
+}
+
+
+@pytest.mark.parametrize("name", LONG_STRINGS)
+def test_no_token_in_a_long_string_makes_its_end_too_late(name):
+    longer = [b"a" * 64, b'a"', b'b"}', b'a","c":"', b"\\ud83e\\udd", b"a\\u00"]
+    vocabulary = vocabulary_of([*TOKENS, *longer])
+    params = StructuredOutputsParams(json=LONG_STRINGS[name])
+    least = compile_or_none(BackendSet(vocabulary, StructuredOutputsConfig()), params).grammar
+    for extra in range(28):
+        grammar, rng = least.fork(), random.Random(f"{name} {extra}")
+        left = least.matcher.num_needed + extra
+        grammar.matcher.end_within(left, extra % 2 == 0)
+        while not grammar.is_terminated():
+            choices = [*map(int, allowed(mask_of(grammar)))]
+            for token in choices:
+                assert grammar.accept_tokens("", [token])
+                assert grammar.matcher.num_needed < left, (extra, token)
+                grammar.rollback(1)
+            assert grammar.accept_tokens("", [int(rng.choice([*choices, *choices[-9:] * 20]))])
+            left -= 1
+
+
 # Grammars with a lexer, and tokens. In the first a lexeme that has begun needs more; in
 # the second a text meets several searches for its end.
 LEXED = {

@@ -137,6 +137,10 @@ class Texts {
   // long to find.
   uint32_t num_plain_bytes(uint32_t state);
 
+  // In a string that only its length restricts: the characters that must follow. 0 in any
+  // other.
+  uint32_t num_required(uint32_t state);
+
   // In a string: an upper bound on the bytes that it needs to its end after any plain
   // characters. kManyTexts if none is found soon.
   uint32_t num_bytes_to_an_end(uint32_t state);

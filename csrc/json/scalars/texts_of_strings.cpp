@@ -32,6 +32,12 @@ bool Texts::asks_for_length_only(uint32_t state) const {
   return formula == kAlways || formulas_.op(formula) == Op::kMinLength;
 }
 
+uint32_t Texts::num_required(uint32_t state) {
+  auto split = split_limit(state);
+  const Formula formula = states_[split ? split->first : state].formula;
+  return formulas_.op(formula) == Op::kMinLength ? formulas_[formula].a : 0;
+}
+
 // True if a formula has no literals but bounds of the length.
 bool Texts::is_about_length(Formula formula) const {
   bool result = true;

@@ -127,7 +127,21 @@ std::string SchemaCosts::searched(const Configuration& config) {
 }
 
 uint32_t SchemaCosts::rough_bound(const Configuration& config, std::string& carried) {
-  return bound(cost(config, carried), 0);
+  const Found own = ending(config, &carried);
+  if (!own.is_least || !stays_in_string(config)) return bound(num_tokens(own.ending), 0);
+  // After any characters a part of the ending is left.
+  const std::vector<uint32_t>& counts = own.ending->counts;
+  return engine::cost_sum(*std::max_element(counts.begin(), counts.end()), kMostToEndCharacter);
+}
+
+// True if a string is on top that no token can end, that only its length restricts, and that
+// is compared with no other.
+bool SchemaCosts::stays_in_string(const Configuration& config) {
+  const auto* string = automaton_.at<InString>(config.state());
+  if (string == nullptr || (config.below() != nullptr && config.below()->item != nullptr)) return false;
+  const Numbers texts = automaton_.lists()[string->texts];
+  uint32_t num_required = texts.size() == 1 ? automaton_.schema().texts().num_required(texts[0]) : 0;
+  return num_required > vocabulary_.string_tokens().max_before_end;
 }
 
 uint32_t SchemaCosts::rougher_bound(const Configuration& config) {

@@ -38,8 +38,8 @@ class SchemaCosts {
   uint32_t values_to_come(const Configuration& config, std::string& carried);
 
   // A bound on the cost after any token, without a look at the tokens: what is open now, and
-  // the longest rest for each value that a token can open. The states to which tokens lead
-  // must exist.
+  // the longest rest for each value that a token can open; or the longest rest of the string
+  // that no token can end. The states to which tokens lead must exist.
   uint32_t rough_bound(const Configuration& config, std::string& carried);
   // The same, also without a look at the states of the stack.
   uint32_t rougher_bound(const Configuration& config);
@@ -66,6 +66,7 @@ class SchemaCosts {
   // add a character, so that it is none of the earlier ones.
   Found ending(const Configuration& config, std::string* carried, bool may_add = true);
   uint32_t bound(uint64_t cost, uint64_t num_more);
+  bool stays_in_string(const Configuration& config);
   bool completes(const Configuration& config, const engine::Ending* ending) const;
   const engine::Ending* with_another_character(const Configuration& config);
   std::string searched(const Configuration& config);
