@@ -18,19 +18,41 @@ using engine::Ending;
 using engine::kDead;
 using engine::VocabularyTrie;
 
-BoundedAutomaton::BoundedAutomaton(engine::Automaton automaton, std::shared_ptr<const VocabularyTrie> vocabulary,
+namespace {
+
+// The texts of an automaton whose bytes are all tokens of the vocabulary.
+engine::Automaton spelled(const engine::Automaton& automaton, const VocabularyTrie& vocabulary,
+                          const engine::Limits& limits) {
+  engine::AutomatonBuilder builder;
+  for (uint32_t state = 0; state < automaton.num_states(); ++state) {
+    std::vector<engine::Edge> edges;
+    for (const engine::Edge* edge = automaton.begin(state); edge < automaton.end(state); ++edge) {
+      bool continues = false;
+      for (uint32_t byte = edge->first; byte <= edge->last; ++byte) {
+        bool is_token = vocabulary.has_byte(uint8_t(byte));
+        if (is_token && continues) edges.back().last = uint8_t(byte);
+        if (is_token && !continues) edges.push_back({uint8_t(byte), uint8_t(byte), edge->target});
+        continues = is_token;
+      }
+    }
+    builder.add_state(automaton.accepts(state), edges);
+  }
+  engine::Budget budget(limits);
+  return automaton.num_states() == 0 ? automaton : builder.minimal(0, budget);
+}
+
+}  // namespace
+
+BoundedAutomaton::BoundedAutomaton(const engine::Automaton& automaton, std::shared_ptr<const VocabularyTrie> vocabulary,
                                    const engine::Limits& limits)
-    : automaton_(std::move(automaton)),
+    : automaton_(vocabulary->has_all_bytes() ? automaton : spelled(automaton, *vocabulary, limits)),
       vocabulary_(std::move(vocabulary)),
       number_(engine::unique_number()),
       budget_(limits),
       counts_(automaton_, budget_),
       loops_(automaton_.num_states()),
       store_(vocabulary_),
-      endings_(*vocabulary_) {
-  if (automaton_.num_states() == 0) throw std::invalid_argument("the automaton accepts no text");
-  if (!vocabulary_->has_all_bytes()) throw std::invalid_argument("a byte is no token of the vocabulary");
-}
+      endings_(*vocabulary_) {}
 
 std::unique_ptr<engine::StepBudgetLock> BoundedAutomaton::lock() {
   auto lock = std::make_unique<engine::StepBudgetLock>(mutex_, budget_);
@@ -56,7 +78,7 @@ BoundedPosition BoundedAutomaton::after(BoundedPosition position, uint8_t byte) 
 }
 
 bool BoundedAutomaton::is_live(const BoundedPosition& position) const {
-  if (position.state == kDead) return false;
+  if (position.state >= automaton_.num_states()) return false;  // dead, or of no text
   uint32_t least = counts_.least(position.state, position.min);
   return least != CharacterCounts::kNone && least <= position.max;
 }

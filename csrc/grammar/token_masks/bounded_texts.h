@@ -43,9 +43,9 @@ struct BoundedPosition {
 // Functions that may change it require lock(), except memory_share().
 class BoundedAutomaton {
  public:
-  // `automaton`: over UTF-8. Throws LimitError as CharacterCounts does, and
-  // std::invalid_argument if the automaton is empty or a byte is no token of the vocabulary.
-  BoundedAutomaton(engine::Automaton automaton, std::shared_ptr<const engine::VocabularyTrie> vocabulary,
+  // `automaton`: over UTF-8. Texts with bytes that are no tokens of the vocabulary are left
+  // out, as everywhere. Throws LimitError as CharacterCounts does.
+  BoundedAutomaton(const engine::Automaton& automaton, std::shared_ptr<const engine::VocabularyTrie> vocabulary,
                    const engine::Limits& limits);
 
   const engine::VocabularyTrie& vocabulary() const { return *vocabulary_; }

@@ -176,24 +176,11 @@ bool Masks::Walk::leads_like(uint32_t inside_character, bool is_sure) {
   return true;
 }
 
-std::vector<uint32_t> Masks::Walk::add_view(engine::EmbeddedCache& cache) {
-  engine::ConfigurationPtr start = cache.start();
-  engine::EmbeddedView view = cache.view(*start, engine::ByteSet().set());
-  std::vector<uint32_t> row(masks_.row_.size()), ends = std::move(view.own_continuations);
-  cache.fill(*start, row.data());
-  for (uint32_t token = 0; token < vocabulary_.size(); ++token) {
-    if (engine::allows(row.data(), token)) tokens_.push_back(token);
-  }
-  view.visit_counting([&](const std::vector<uint32_t>& nodes) { ends.insert(ends.end(), nodes.begin(), nodes.end()); });
-  return ends;
-}
-
 void Masks::Walk::walk_embedded(const std::vector<uint32_t>& nodes, uint32_t language) {
   std::shared_ptr<engine::EmbeddedCache> shared = reader_.embedded().current(language);
   engine::EmbeddedCache& cache = reader_.embedded().locked(shared);
-  std::vector<uint32_t> ends;
-  if (nodes == std::vector<uint32_t>{VocabularyTrie::kRoot}) ends = add_view(cache);
   std::vector<engine::ConfigurationPtr> configs(vocabulary_.max_depth() + 1);  // before each byte
+  std::vector<uint32_t> ends;
   auto read = [&](uint32_t node, uint8_t byte, uint32_t depth) {
     budget_.spend(1);
     const uint8_t* at = &byte;
@@ -209,13 +196,13 @@ void Masks::Walk::walk_embedded(const std::vector<uint32_t>& nodes, uint32_t lan
     return true;
   };
   for (uint32_t node : nodes) {
-    if (node == VocabularyTrie::kRoot) continue;
-    uint32_t depth = vocabulary_.nodes()[node].depth;
+    bool is_root = node == VocabularyTrie::kRoot;
+    uint32_t depth = is_root ? 0 : vocabulary_.nodes()[node].depth;
     if (masks_.network_.has_lexer()) {
       configs[depth] = cache.start();
       if (!read(node, vocabulary_.nodes()[node].byte, depth)) continue;
     } else {
-      configs[depth + 1] = cache.start();
+      configs[is_root ? 0 : depth + 1] = cache.start();
     }
     vocabulary_.visit_below(node, read);
   }

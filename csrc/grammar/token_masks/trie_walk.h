@@ -57,9 +57,7 @@ class Masks::Walk {
   // completable, too. Otherwise it must lead nowhere but to the end of the character.
   bool leads_like(uint32_t inside_character, bool is_sure);
 
-  // Walks from the begin of an embedded text. In front of all tokens the language itself
-  // knows its tokens, and the nodes where it ends inside of others.
-  std::vector<uint32_t> add_view(engine::EmbeddedCache& cache);
+  // Walks from the begin of an embedded text.
   void walk_embedded(const std::vector<uint32_t>& nodes, uint32_t language);
 
   // Walks one lexeme from each of the nodes. No node is below another, since the

@@ -209,7 +209,7 @@ class TagSchema:
         """The lengths that a part gives by its own keywords, if they are counted and
         the part can be compiled without them, once for all lengths."""
         part = None if pointer is None or self._has_references else part_at(self.root, pointer)
-        if not isinstance(part, Mapping) or not self._shared.vocabulary.trie.has_all_bytes:
+        if not isinstance(part, Mapping):
             return None
         minimum = part.get("minLength", 0)
         maximum = part.get("maxLength", minimum)
@@ -221,8 +221,7 @@ class TagSchema:
 
     def _raw_strings(self, index: CompiledSchema, pointer: str | None) -> TagStrings:
         limits = _STRING_LIMITS.native
-        copies_all = not self._shared.vocabulary.trie.has_all_bytes
-        found = index.native.strings(_LARGEST_LENGTH if copies_all else _MOST_COPIED, limits)
+        found = index.native.strings(_MOST_COPIED, limits)
         if found is None:
             message = (
                 f"the strings have no automaton with at most {_STRING_LIMITS.states:,} states: lower the bounds of"

@@ -3,6 +3,7 @@
 import random
 import time
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,6 +27,9 @@ _PIECES = [
 _CUT = b"a\xc3 \xa9 \xa9a \xe6\x97 \xa5 \xa5\xe6 \x9c\xac</ \xef\xbd \xf0\x9f\x98 \x80b".split()
 _TOKENS = [*dict.fromkeys((*(bytes([byte]) for byte in range(256)), *map(str.encode, _PIECES), *_CUT))]
 VOCABULARY = Vocabulary((*_TOKENS, b""), stop_token_ids=(len(_TOKENS),))
+# Without a token for some bytes, as many real ones: no text has these.
+_LACKED = {b"\x04", b"z", b"\xc3", b"\xf0"}
+LACKING = replace(VOCABULARY, token_bytes=tuple(b"" if each in _LACKED else each for each in VOCABULARY.token_bytes))
 
 COUNTED = [style for style, each in STYLES.items() if not each.is_escaped]
 
@@ -37,9 +41,9 @@ def params_of(value, style):
     return StructuredOutputsParams(structural_tag={"type": "structural_tag", "format": tag})
 
 
-def compiled(value, style, monkeypatch, most_copied):
+def compiled(value, style, monkeypatch, most_copied, vocabulary=VOCABULARY):
     monkeypatch.setattr(tag_schemas, "_MOST_COPIED", most_copied)
-    return NativeBackend(VOCABULARY).compile(params_of(value, style).constraint()).grammar
+    return NativeBackend(vocabulary).compile(params_of(value, style).constraint()).grammar
 
 
 VALUES = [
@@ -59,10 +63,11 @@ VALUES = [
 ]
 
 
+@pytest.mark.parametrize("vocabulary", [VOCABULARY, LACKING], ids=["all bytes", "not all bytes"])
 @pytest.mark.parametrize("style", COUNTED)
-def test_masks_of_counted_strings_are_those_of_copies(monkeypatch, style):
+def test_masks_of_counted_strings_are_those_of_copies(monkeypatch, style, vocabulary):
     for number, value in enumerate(VALUES):
-        counted, copied = (compiled(value, style, monkeypatch, most) for most in (0, 1 << 30))
+        counted, copied = (compiled(value, style, monkeypatch, most, vocabulary) for most in (0, 1 << 30))
         for walk in range(4):
             rng = random.Random(f"{style} {number} {walk}")
             assert compare_on_a_walk(counted.copy(), copied.copy(), rng, value) > 2
