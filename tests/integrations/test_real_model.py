@@ -18,6 +18,7 @@ from structout.integrations.transformers import (
     stream,
     structured_batching,
 )
+from structout.masks.bitmask import allowed_tokens
 from support.example_scripts import load_example, serving
 from support.openai_client import chat_client
 
@@ -163,3 +164,15 @@ def test_server_calls_the_right_tool_with_the_right_arguments(chat):
     answer = chat(messages=question, tools=tools, tool_choice="required", parallel_tool_calls=False, max_tokens=80)
     (call,) = answer.choices[0].message.tool_calls
     assert (call.function.name, json.loads(call.function.arguments)) == ("add", {"a": 17, "b": 25})
+
+
+def test_answer_may_begin_right_behind_a_reasoning_or_after_line_breaks(demo):
+    model, tokenizer = demo
+    vocab_size = model.get_output_embeddings().weight.shape[0]
+    params = StructuredOutputsParams(json={"type": "integer"}, reasoning=("", "</think>"))
+    with StructuredOutputManager(tokenizer, vocab_size) as manager:
+        manager.add_request("r", params)
+        manager.wait_ready("r")
+        assert manager.accept_tokens("r", tokenizer.encode("Well.</think>"))
+        tokens = allowed_tokens(manager.grammar_bitmask(["r"]).bitmask[0], vocab_size).nonzero()[0].tolist()
+        assert sorted(map(tokenizer.decode, tokens)) == ["\n", "\n\n", "-", *"0123456789"]
