@@ -361,7 +361,7 @@ class StructuredOutputsParams:
         """
         if not self._has_json or self.tools is not None:
             raise GrammarError("json_stream reads json and json_object, and tool_call_stream texts with tools")
-        return JsonStream(self.read_reasoning if self._has_reasoning else None)
+        return JsonStream(self.call_format.answer_in if self._has_reasoning else None)
 
     def _structural_tag(self) -> dict[str, Any]:
         """The structural tag that the tools are compiled as."""

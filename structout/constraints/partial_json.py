@@ -1,4 +1,4 @@
-"""JSON texts that are not complete: where they end, and their values so far."""
+"""JSON texts that come in pieces: their values so far, and where they end."""
 
 import json
 import re
@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 
 from structout.constraints.schema_walks import escaped
 
-_OUTSIDE = re.compile(r'["{}\[\]]')
 _INSIDE = re.compile(r'"|\\.', re.DOTALL)
 _DECODER = json.JSONDecoder(strict=False)
-_BEGIN = re.compile(r'\s*[-{\["\w]')
 _BEFORE_ITEM = re.compile(r"[\s,]*")
 _BEFORE_VALUE = re.compile(r"[\s:]*")
 _SCALAR = re.compile(r"[-+.\w]+")
@@ -19,33 +17,6 @@ _SCALAR = re.compile(r"[-+.\w]+")
 _WHOLE = re.compile(
     r"(?:[^\\]|\\[^u]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*"
 )
-
-
-class JsonScanner:
-    """Finds the end of a JSON object in a text that grows."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._in_string = False
-        self._at = 0
-
-    def end(self, text: str) -> int | None:
-        """The end of the object that begins ``text``. None if it is not complete.
-
-        Args:
-            text: what the call before got, and what has come since.
-        """
-        while (found := (_INSIDE if self._in_string else _OUTSIDE).search(text, self._at)) is not None:
-            self._at = found.end()
-            if found[0] == '"':
-                self._in_string = not self._in_string
-            elif not self._in_string:
-                self._depth += 1 if found[0] in "{[" else -1
-                if self._depth == 0:
-                    return self._at
-        cut_escape = self._in_string and text.endswith("\\", self._at)
-        self._at = len(text) - cut_escape
-        return None
 
 
 _NOTHING: Any = object()
@@ -67,11 +38,17 @@ class JsonStream:
     """Reads a JSON text that comes in pieces, however it is cut, in linear time.
 
     Args:
-        split: splits the text so far into what stands before the JSON and the rest.
+        answer_in: finds the JSON text in what has come so far; None if it has not
+            begun. Default: it is all of the text.
+
+    Attributes:
+        end: the number of characters of the JSON text. None until it is complete.
     """
 
-    def __init__(self, split: Callable[[str], tuple[str, str]] | None = None):
-        self._split = split
+    def __init__(self, answer_in: Callable[[str], str | None] | None = None):
+        self.end: int | None = None
+        self._answer_in = answer_in
+        self._num_dropped = 0  # characters in front of ``_text``
         self._text = ""  # from the value on that has no end yet
         self._at = 0
         self._scanned = 0  # of an open string: no quote ends it before
@@ -79,7 +56,6 @@ class JsonStream:
         self._keys: list[str | None] = []  # of each, the key of the value that comes
         self._root = _NOTHING
         self._has_open_string = False  # in ``value``
-        self._is_over = False
 
     def feed(self, text: str) -> list[FinishedValue]:
         """Read a piece. Returns the values that it completes, inner ones first.
@@ -88,14 +64,15 @@ class JsonStream:
             ValueError: no JSON text goes on like this.
         """
         self._text = self._text[self._at :] + text
+        self._num_dropped += self._at
         self._scanned, self._at = max(self._scanned - self._at, 0), 0
-        if self._split is not None:
-            rest = self._split(self._text)[1]
-            if not _BEGIN.match(rest):
+        if self._answer_in is not None:
+            answer = self._answer_in(self._text)
+            if answer is None:
                 return []
-            self._text, self._split = rest, None
+            self._text, self._answer_in = answer, None
         finished: list[FinishedValue] = []
-        while not self._is_over and self._read(finished):
+        while self.end is None and self._read(finished):
             pass
         return finished
 
@@ -107,7 +84,7 @@ class JsonStream:
         left out, and so is a number or a literal that may go on: what is there does not
         change but by growing.
         """
-        if not self._is_over and self._text.startswith('"', self._at) and not self._needs_key:
+        if self.end is None and self._text.startswith('"', self._at) and not self._needs_key:
             whole = _WHOLE.match(self._text, self._at + 1)
             assert whole is not None  # it may be empty
             self._put(_DECODER.decode(f'"{whole[0]}"'))
@@ -171,7 +148,8 @@ class JsonStream:
         finished.append(FinishedValue(pointer, value))
         if self._keys:
             self._keys[-1] = None
-        self._is_over = not self._open
+        else:
+            self.end = self._num_dropped + self._at
 
     def _end_of_string(self) -> int | None:
         at = max(self._scanned, self._at + 1)

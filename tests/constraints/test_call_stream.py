@@ -9,7 +9,7 @@ import time
 import pytest
 
 from structout import StructuredOutputsParams
-from structout.constraints.partial_json import JsonScanner, parse_partial_json
+from structout.constraints.partial_json import JsonStream, parse_partial_json
 from structout.constraints.tools.call_formats import TOOL_FORMATS
 from structout.errors import GrammarError
 from structout.grammar.native.backend import NativeBackend
@@ -263,13 +263,16 @@ VALUE = {
 @pytest.mark.parametrize("options", [{}, {"ensure_ascii": False}, {"indent": 2}])
 def test_json_so_far_grows_and_its_end_is_found(options):
     text = json.dumps(VALUE, **options)
-    scanner = JsonScanner()
+    stream = JsonStream()
     for cut in range(len(text) + 1):
         value = parse_partial_json(text[:cut])
         assert value is None if cut == 0 else begins_like(value, VALUE), text[:cut]
-        assert scanner.end(text[:cut]) == (cut if cut == len(text) else None)
+        stream.feed(text[max(cut - 1, 0) : cut])
+        assert stream.end == (cut if cut == len(text) else None)
     assert value == VALUE
-    assert JsonScanner().end(f"{text}}} ") == len(text)
+    stream = JsonStream()
+    stream.feed(f"{text}}} ")
+    assert stream.end == len(text)
 
 
 @pytest.mark.parametrize("text", ["]", "{1", "<", "[}"])
@@ -320,6 +323,9 @@ def test_json_stream_begins_behind_a_reasoning():
     stream = params.json_stream()
     found = [finished for character in "<think>[1] or [2]?</think>\n\n[3]" for finished in stream.feed(character)]
     assert found == [("/0", 3), ("", [3])]
+    stream = StructuredOutputsParams(json=list[int], reasoning=("[THINK]", "[/THINK]")).json_stream()
+    found = [finished for character in "[THINK]1?[/THINK][[3]]" for finished in stream.feed(character)]
+    assert found == [("/0/0", 3), ("/0", [3]), ("", [[3]])]
     for params in (StructuredOutputsParams(regex="a"), params_of("hermes")):
         with pytest.raises(GrammarError, match="json_stream reads json"):
             params.json_stream()

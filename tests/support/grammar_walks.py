@@ -12,7 +12,6 @@ from structout.grammar.interface import StructuredOutputGrammar
 from structout.grammar.native.compiled_grammar import CompiledGrammar
 from structout.grammar.native.grammars import ContextFreeGrammar
 from structout.grammar.vocabulary import Vocabulary
-from structout.ops.token_bitmask import allocate_token_bitmask
 
 BYTES = Vocabulary((*(bytes([byte]) for byte in range(256)), b""), stop_token_ids=(256,))
 Mask = Any  # a row of np.uint32
@@ -25,9 +24,7 @@ def started(index: CompiledGrammar, vocabulary: Vocabulary = BYTES) -> ContextFr
 
 def mask_of(grammar: StructuredOutputGrammar) -> Mask:
     """The mask of the next token."""
-    mask = allocate_token_bitmask(1, grammar.vocab_size, pin_memory=False)
-    grammar.fill_bitmask(mask, 0)
-    return mask.numpy()[0].view(np.uint32)
+    return grammar.mask().view(np.uint32)
 
 
 def allowed(mask: Mask) -> list[int]:

@@ -16,7 +16,7 @@ from structout.constraints.tools.reading import write_arguments
 from structout.constraints.tools.response_templates import NAME
 from structout.constraints.tools.styles import ArgumentStyle, style_of
 
-MAX_BREAKS = 2  # lines between a reasoning and an answer
+LINE_BREAKS = "\\n{0,2}"  # between a reasoning and an answer
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,7 @@ class ToolFormat(DerivedFormat):
         begin, end = self.reasoning
         reasoning: dict[str, Any] = {"type": "tag", "begin": begin, "content": {"type": "any_text"}, "end": end}
         if not self.content_begin:
-            line_breaks = {"type": "regex", "pattern": f"\\n{{0,{MAX_BREAKS}}}"}
-            reasoning = {"type": "sequence", "elements": [reasoning, line_breaks]}
+            reasoning = {"type": "sequence", "elements": [reasoning, {"type": "regex", "pattern": LINE_BREAKS}]}
         if begin and not is_required:
             reasoning = {"type": "optional", "content": reasoning}
         return {"type": "sequence", "elements": [reasoning, answer]}
@@ -163,9 +162,16 @@ class ToolFormat(DerivedFormat):
         if self.reasoning is not None and text.lstrip().startswith(self.reasoning[0]):
             begin, end = self.reasoning
             reasoning, _, answer = text.lstrip().removeprefix(begin).partition(end)
-            for _ in range(0 if self.content_begin else MAX_BREAKS):
-                answer = answer.removeprefix("\n")
+            answer = answer if self.content_begin else re.sub(LINE_BREAKS, "", answer, count=1)
         return reasoning, answer.removeprefix(self.content_begin)
+
+    def answer_in(self, text: str) -> str | None:
+        """The answer in a text so far, behind a reasoning and its marks. None as long
+        as there may be more of these."""
+        assert self.reasoning is not None
+        answer = self.split(text)[1].lstrip()
+        may_be_mark = any(mark.startswith(answer) for mark in (self.reasoning[0], self.content_begin))
+        return None if not answer or may_be_mark else answer
 
     def reasoning_after(self, prompt: str) -> tuple[str, str] | None:
         """What stands around a reasoning in the answer to a prompt. The begin is empty

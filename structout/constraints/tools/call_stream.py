@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from structout.constraints.partial_json import JsonScanner, parse_partial_json
-from structout.constraints.tools.call_formats import MAX_BREAKS, ToolFormat
+from structout.constraints.partial_json import JsonStream
+from structout.constraints.tools.call_formats import LINE_BREAKS, ToolFormat
 from structout.constraints.tools.definitions import Tool, ToolCall
 from structout.constraints.tools.derivation import ID
 from structout.constraints.tools.reading import (
@@ -20,6 +20,7 @@ from structout.constraints.tools.styles import ArgumentStyle
 
 Kind = Literal["content", "reasoning", "call", "arguments", "complete"]
 
+_LINE_BREAKS = re.compile(LINE_BREAKS)
 _MARK = re.compile("<[^<>]+>")
 _LONGEST_ID = 64  # characters
 
@@ -92,7 +93,7 @@ class ToolCallStream:
         self._tool = self._tools[0]
         self._arguments: dict[str, Any] = {}
         self._num_grown = -1  # characters of the argument in progress that were passed on
-        self._scanner = JsonScanner()
+        self._json = JsonStream()  # of its arguments
 
     def feed(self, text: str) -> list[StreamEvent]:
         """Read on.
@@ -159,10 +160,11 @@ class ToolCallStream:
 
     def _after_reasoning(self) -> bool:
         if not self._form.content_begin:
-            num_breaks = len(self._text) - self._at - len(self._text[self._at :].lstrip("\n"))
-            if num_breaks < MAX_BREAKS and num_breaks == len(self._text) - self._at:
-                return False
-            self._at += min(num_breaks, MAX_BREAKS)
+            breaks = _LINE_BREAKS.match(self._text, self._at)
+            assert breaks is not None  # it may be empty
+            if breaks.end() == len(self._text) and _LINE_BREAKS.fullmatch(f"{breaks[0]}\n"):
+                return False  # another may come
+            self._at = breaks.end()
         self._state = self._at_content
         return True
 
@@ -208,11 +210,11 @@ class ToolCallStream:
         return begun is not None
 
     def _in_json(self) -> bool:
-        end = self._scanner.end(self._text[self._start :])
-        until = len(self._text) if end is None else self._start + end
+        self._json.feed(self._text[self._at :])
+        until = len(self._text) if self._json.end is None else self._start + self._json.end
         self._emit("arguments", self._text[self._at : until])
         self._at = until
-        if end is None:
+        if self._json.end is None:
             return False
         self._arguments = json.loads(self._text[self._start : until])
         self._state = self._at_end
@@ -289,7 +291,7 @@ class ToolCallStream:
         self._at = self._start = found.end()
         self._num_calls += 1
         self._arguments, self._num_grown = {}, -1
-        self._scanner = JsonScanner()
+        self._json = JsonStream()
         self._state = self._in_json if self._form.argument_style is None else self._in_tags
         self._emit("call", self._tool.name)
         return True
@@ -319,7 +321,7 @@ class ToolCallStream:
         """Read the arguments of a call that is not complete."""
         style = self._form.argument_style
         if self._state == self._in_json:
-            self._arguments = parse_partial_json(self._text[self._start :]) or {}
+            self._arguments = self._json.value or {}
         elif self._state == self._in_tags and style is not None:
             self._arguments |= read_open_entry(style, self._text, self._at, self._tool.parameters)
 

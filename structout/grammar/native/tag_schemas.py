@@ -45,7 +45,7 @@ class TagStrings:
         return self.minimum > 0 or self.maximum is not None
 
     def within(self, minimum: int, maximum: int | None) -> "TagStrings":
-        """Those of them that are within other bounds, too."""
+        """The strings whose lengths are also within other bounds."""
         maxima = [each for each in (self.maximum, maximum) if each is not None]
         return TagStrings(self.automaton, max(self.minimum, minimum), min(maxima, default=None))
 
