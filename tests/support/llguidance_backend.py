@@ -4,11 +4,13 @@ texts of a constraint."""
 import json
 from collections.abc import Sequence
 
-import torch
+import numpy as np
+import numpy.typing as npt
 from llguidance import LLMatcher, LLTokenizer, regex_to_lark
 
 from structout.constraints.params import StructuredOutputOptions
 from structout.grammar.vocabulary import Vocabulary
+from structout.masks.bitmask import bitmask_width
 
 _COMPACT_JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 # Without this, a mask shows only the first of the tokens that llguidance would force,
@@ -31,10 +33,11 @@ class LlguidanceGrammar:
         self._stop = vocabulary.stop_token_ids[0]
         self._is_terminated = False
 
-    def fill_bitmask(self, bitmask: torch.Tensor, row: int) -> None:
-        words = bitmask[row]
-        self._matcher.unsafe_compute_mask_ptr(words.data_ptr(), words.numel() * words.element_size())
+    def mask(self) -> npt.NDArray[np.int32]:
+        mask = np.empty(bitmask_width(self.vocab_size), dtype=np.int32)
+        self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         assert not self._matcher.is_error(), self._matcher.get_error()
+        return mask
 
     def accept_tokens(self, request_id: str, tokens: Sequence[int]) -> bool:
         return all(map(self._accept, tokens))
