@@ -1,5 +1,6 @@
 """Texts from prompts in one call, with a GGUF model."""
 
+import ctypes
 from collections.abc import Sequence
 from functools import partial
 from itertools import takewhile
@@ -124,6 +125,7 @@ class LlamaFeed:
 
     def __init__(self, llama: Any, prompt_ids: Sequence[int]):
         self._llama = llama
+        self._row_type = ctypes.c_float * llama.n_vocab()
         self._unread: list[int] = []
         read = llama.input_ids[: llama.n_tokens].tolist()
         num_kept = sum(1 for _ in takewhile(bool, map(int.__eq__, read, prompt_ids[:-1])))
@@ -139,8 +141,9 @@ class LlamaFeed:
         llama, tokens, self._unread = self._llama, self._unread, []
         if max_logits == 1:
             llama.eval(tokens)
-            row = llama._ctx.get_logits_ith(-1)
-            return torch.from_numpy(np.ctypeslib.as_array(row, shape=(1, 1, llama.n_vocab())))
+            address = ctypes.addressof(llama._ctx.get_logits_ith(-1).contents)
+            row = torch.frombuffer(self._row_type.from_address(address), dtype=torch.float32)
+            return row.view(1, 1, -1)
         llama.eval(tokens[:-max_logits])
         logits = np.empty((1, max_logits, llama.n_vocab()), dtype=np.single)
         for first in range(0, max_logits, llama.n_batch):  # as llama.eval, which keeps no logits but the last

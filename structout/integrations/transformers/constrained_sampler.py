@@ -145,16 +145,23 @@ class ConstrainedSampler:
             # An id without a mask, None among them, leaves its row free.
             request_ids = cast("list[str]", [row.request_id for row in rows])
             device_masks = DeviceMasks.of(masks, request_ids, logits.device, counts)
-        draws = [(row.seed, row.position + i) for row, count in zip(rows, counts, strict=True) for i in range(count)]
-        seed, position = torch.tensor(draws, device=logits.device).unbind(1)
         with self._measure("mask and draw"):
-            drawn = self._sample(logits, device_masks, replace(self._params, seed=seed, position=position)).ids
+            drawn = self._sample(logits, device_masks, self._params_of(rows, counts, logits.device)).ids
         if self._log_weights is not None:
             kept = log_kept(logits, device_masks.bitmask, device_masks.rows, temperature=self._params.temperature)
             for row, log_weight in zip(rows, kept.tolist(), strict=True):  # without drafts
                 self._log_weights[row.index] += log_weight
         token_ids = iter(drawn.tolist())
         return [[next(token_ids) for _ in range(count)] for count in counts]
+
+    def _params_of(self, rows: Sequence[Row], counts: Sequence[int], device: torch.device) -> SamplingParams:
+        """The parameters of each draw. Greedy ones need no seeds: they have no
+        noise."""
+        if not isinstance(self._params.temperature, torch.Tensor) and self._params.temperature == 0:
+            return self._params
+        draws = [(row.seed, row.position + i) for row, count in zip(rows, counts, strict=True) for i in range(count)]
+        seed, position = torch.tensor(draws, device=device).unbind(1)
+        return replace(self._params, seed=seed, position=position)
 
     def accept(self, row: Row, token: int) -> bool:
         """Advance the row's grammar by a drawn token.
