@@ -3,7 +3,7 @@ grammars."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, cast
 
@@ -12,7 +12,8 @@ import numpy.typing as npt
 import torch
 
 from structout.masks.batch import MaskBatch
-from structout.ops.sampler import DeviceMasks, MaskedSampler, SamplingParams
+from structout.ops.masked_sample import masked_sample
+from structout.ops.sampler import SamplingParams, op_arguments
 from structout.ops.token_logprobs import log_kept
 from structout.scheduler.manager import StructuredOutputManager
 
@@ -78,10 +79,10 @@ class ConstrainedSampler:
         log_weights: list[float] | None = None,
     ):
         self._manager = manager
-        self._params = params
+        self._arguments = op_arguments(None, params)
+        self._is_greedy = not isinstance(params.temperature, torch.Tensor) and params.temperature == 0
         self._measure = measure
         self._log_weights = log_weights
-        self._sample = MaskedSampler()
 
     def fill(self, rows: Sequence[Row]) -> MaskBatch:
         """Fill the masks of the next token of each row, and after each of its drafts.
@@ -144,24 +145,17 @@ class ConstrainedSampler:
         with self._measure("mask copy"):
             # An id without a mask, None among them, leaves its row free.
             request_ids = cast("list[str]", [row.request_id for row in rows])
-            device_masks = DeviceMasks.of(masks, request_ids, logits.device, counts)
+            mask_rows = masks.rows_for(request_ids, counts).to(logits.device, non_blocking=True)
+            bitmask = masks.to(logits.device)
+        noise = {} if self._is_greedy else _noise_of(rows, counts, logits.device)
         with self._measure("mask and draw"):
-            drawn = self._sample(logits, device_masks, self._params_of(rows, counts, logits.device)).ids
+            drawn = masked_sample(logits, bitmask, mask_rows, **self._arguments | noise)
         if self._log_weights is not None:
-            kept = log_kept(logits, device_masks.bitmask, device_masks.rows, temperature=self._params.temperature)
+            kept = log_kept(logits, bitmask, mask_rows, temperature=self._arguments["temperature"])
             for row, log_weight in zip(rows, kept.tolist(), strict=True):  # without drafts
                 self._log_weights[row.index] += log_weight
         token_ids = iter(drawn.tolist())
         return [[next(token_ids) for _ in range(count)] for count in counts]
-
-    def _params_of(self, rows: Sequence[Row], counts: Sequence[int], device: torch.device) -> SamplingParams:
-        """The parameters of each draw. Greedy ones need no seeds: they have no
-        noise."""
-        if not isinstance(self._params.temperature, torch.Tensor) and self._params.temperature == 0:
-            return self._params
-        draws = [(row.seed, row.position + i) for row, count in zip(rows, counts, strict=True) for i in range(count)]
-        seed, position = torch.tensor(draws, device=device).unbind(1)
-        return replace(self._params, seed=seed, position=position)
 
     def accept(self, row: Row, token: int) -> bool:
         """Advance the row's grammar by a drawn token.
@@ -179,6 +173,13 @@ class ConstrainedSampler:
         if not self._manager.accept_tokens(row.request_id, [token]):
             raise AssertionError(f"the mask allowed token {token}, the grammar refused it")
         return self._manager.is_terminated(row.request_id)
+
+
+def _noise_of(rows: Sequence[Row], counts: Sequence[int], device: torch.device) -> dict[str, torch.Tensor]:
+    """Where the noise of each draw comes from."""
+    draws = [(row.seed, row.position + i) for row, count in zip(rows, counts, strict=True) for i in range(count)]
+    seed, position = torch.tensor(draws, device=device).unbind(1)
+    return {"seed": seed, "position": position}
 
 
 def row_seeds(seed: int, num_rows: int) -> list[int]:
