@@ -294,7 +294,8 @@ def mask_memory(bitmask: "Bitmask", vocab_size: int, rows: Sequence[int]) -> tup
     """
     width = bitmask_width(vocab_size)
     array = _as_array(bitmask)
-    is_right = array is not None and array.dtype == np.int32 and array.flags.c_contiguous and array.flags.writeable
+    flags = None if array is None or array.dtype != np.int32 else array.flags
+    is_right = flags is not None and flags.c_contiguous and flags.writeable
     if array is None or not is_right or array.ndim != 2 or array.shape[1] != width:
         raise ValueError(
             f"a mask buffer must be a contiguous int32 CPU tensor of shape [rows, {width}], or such an array, got "
@@ -303,7 +304,9 @@ def mask_memory(bitmask: "Bitmask", vocab_size: int, rows: Sequence[int]) -> tup
         )
     if rows and not 0 <= min(rows) <= max(rows) < len(array):
         raise IndexError(f"rows must be in [0, {len(array)}), got {min(rows)} ... {max(rows)}")
-    return array.ctypes.data, array.strides[0]
+    # `data_ptr` takes a tenth of the time of `ctypes.data`.
+    address = bitmask.ctypes.data if isinstance(bitmask, np.ndarray) else bitmask.data_ptr()
+    return address, array.strides[0]
 
 
 def _as_array(bitmask: "Bitmask") -> npt.NDArray[Any] | None:
