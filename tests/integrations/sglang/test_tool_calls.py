@@ -60,15 +60,23 @@ LEFT_OUT = {
     "minimax": ("measure", "get_weather"),
 }
 # What the parsers lose, whoever writes it, in one piece and in streams.
+AROUND_DSML = r"string=\"true\">\s|\s</｜DSML｜ ?parameter>"  # whitespace around a string
 LOST_AT_ONCE = {
     "llama": r"(?s).+\{\"name\"|[^}]$",  # a call beside a text or another one
     "glm_4_7": r"<tool_call>\w+\n|<arg_value>\s*\"",  # a line break behind the name, quotes of a string
     "minimax": r"<parameter[^<>]*>\s|\s</parameter>",  # whitespace around a string
+    "minimax_m3": r"\s\]<\]minimax\[>\[</(?!tool_call)",  # whitespace behind a string
+    "deepseek_v3_2": AROUND_DSML,
+    "deepseek_v4": AROUND_DSML,
+    "deepseek_v4_1": AROUND_DSML,
 }
 LOST_IN_STREAMS = {
     "glm_4_7": r"<arg_value>\s*\"",
     "minimax": LOST_AT_ONCE["minimax"] + r"|\">\s*</invoke>|\}",  # a call without arguments, braces in strings
     "minimax_m3": r"<(\w+)>\]<\]minimax\[>\[</\1>",  # an empty list is an object
+    "deepseek_v3_2": AROUND_DSML,
+    "deepseek_v4": AROUND_DSML,
+    "deepseek_v4_1": AROUND_DSML,
     "gemma_4": r"(?s)call:.*call:",  # the order of calls
 }
 REASONED = "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant"  # the parser looks for what follows it
@@ -141,8 +149,8 @@ def test_parsers_read_the_calls_of_our_formats(tool_format, choice, num_cases):
     grammar = NativeBackend.from_config(VOCABULARY, config, None).compile(constraint).grammar
     around = (form.trigger, form.end, *(form.section or ()), *form.excluded)
     marks = {mark.strip() for text in around for mark in (text, *re.findall("<[^<>]+>", text))} - {"", "]", "}", ")"}
-    num_calls = 0
-    for text in drawn_texts(grammar, json.loads(constraint.spec), f"{tool_format} {choice}", num_cases(80, long=300)):
+    num_calls, num_texts = 0, num_cases(80, long=300, full=2_000)
+    for text in drawn_texts(grammar, json.loads(constraint.spec), f"{tool_format} {choice}", num_texts):
         calls = [(call.name, call.arguments) for call in params.parse_tool_calls(text)]
         if any(mark in json.dumps(arguments, ensure_ascii=False) for _, arguments in calls for mark in marks):
             continue
@@ -152,6 +160,6 @@ def test_parsers_read_the_calls_of_our_formats(tool_format, choice, num_cases):
         if not re.search(LOST_IN_STREAMS.get(tool_format, "$^"), text):
             assert read_as_a_stream(name, TOKENS.findall(given)) == calls, text
         num_calls += len(calls)
-        if num_calls >= num_cases(17, long=200):
+        if num_calls >= num_cases(17, long=200, full=500):
             break
     assert num_calls > 0
