@@ -8,7 +8,6 @@ import pytest
 
 from structout.grammar.native.compiled_grammar import CompiledGrammar
 from structout.grammar.native.grammars import ContextFreeGrammar, compile_grammar
-from structout.ops.token_bitmask import allocate_token_bitmask
 from support.grammar_cases import program_vocabulary
 from support.locations import CORPUS
 
@@ -22,14 +21,12 @@ def costs_of(name, vocabulary):
     index = compile_grammar((CORPUS / "grammars" / name).read_text(), vocabulary)
     assert isinstance(index, CompiledGrammar)
     ids = {token: i for i, token in enumerate(vocabulary.token_bytes) if token}
-    mask = allocate_token_bitmask(1, vocabulary.size, pin_memory=False)
     seen, walk_steps = set(), 0
     for written in TEXTS[name]["texts"]:
         grammar = ContextFreeGrammar(index, vocabulary.size, vocabulary.stop_token_ids, None)
         text = written.encode()
         while True:
-            grammar.fill_bitmask(mask, 0)
-            if (row := mask.numpy().tobytes()) not in seen:
+            if (row := grammar.mask().tobytes()) not in seen:
                 seen.add(row)
                 before = index.native.work
                 walked = np.array(grammar.matcher.walked_row(), dtype=np.uint32)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-import structout
 from structout.grammar.native.json_schema import CompiledSchema, JsonSchemaGrammar, TextForm
 from structout.grammar.native.token_index import TokenIndex
 from structout.grammar.vocabulary import Vocabulary
+from support.grammar_walks import allowed, mask_of
 
 TOKENS = [*(bytes([byte]) for byte in range(256)), b'"a', b'": ', b'", "', b"],", b"12", b"yy", b'{"b', b"<stop>"]
 STOP = len(TOKENS) - 1
@@ -60,16 +60,14 @@ def test_closed_schema_has_the_masks_of_the_open_one(schema, key_order):
 def _compare_along_a_text(index: CompiledSchema, closed: TokenIndex, draw: random.Random) -> int:
     """Returns the number of masks that were compared."""
     grammar = JsonSchemaGrammar(index, VOCABULARY.size, [STOP], None)
-    bitmask = structout.allocate_token_bitmask(1, VOCABULARY.size)
     state = 0
     num_masks = 0
     while num_masks < 60:
         num_masks += 1
-        grammar.fill_bitmask(bitmask, 0)
-        allowed = [token for token in range(VOCABULARY.size) if bitmask[0, token // 32] >> token % 32 & 1]
-        text_tokens = [token for token in allowed if token != STOP]
+        tokens = allowed(mask_of(grammar))
+        text_tokens = [token for token in tokens if token != STOP]
         assert text_tokens == [token for token in range(STOP) if closed.next(state, token) >= 0]
-        assert closed.accepts(state) == (STOP in allowed)
+        assert closed.accepts(state) == (STOP in tokens)
         tables = grammar.device_tables()
         assert tables is not None
         assert tables.state == state
