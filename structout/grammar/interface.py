@@ -294,8 +294,7 @@ def mask_memory(bitmask: "Bitmask", vocab_size: int, rows: Sequence[int]) -> tup
     """
     width = bitmask_width(vocab_size)
     array = _as_array(bitmask)
-    flags = None if array is None or array.dtype != np.int32 else array.flags
-    is_right = flags is not None and flags.c_contiguous and flags.writeable
+    is_right = array is not None and array.dtype == np.int32 and array.flags.c_contiguous and array.flags.writeable
     if array is None or not is_right or array.ndim != 2 or array.shape[1] != width:
         raise ValueError(
             f"a mask buffer must be a contiguous int32 CPU tensor of shape [rows, {width}], or such an array, got "

@@ -11,6 +11,7 @@ from typing import Any
 
 import jsonschema
 
+from structout.constraints.tools.call_formats import ToolFormat
 from structout.constraints.tools.reading import read_arguments
 from structout.constraints.tools.styles import STYLES
 
@@ -190,6 +191,13 @@ JSON_ONLY = {
 
 def as_openai_tools(parameters: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"type": "function", "function": {"name": name, "parameters": each}} for name, each in parameters.items()]
+
+
+def marks_of(form: ToolFormat) -> set[str]:
+    """The marks of a format, and the tags within them: strings with these may be lost
+    by parsers. Brackets alone are none."""
+    around = (form.trigger, form.end, *(form.section or ()), *form.excluded)
+    return {mark.strip() for text in around for mark in (text, *re.findall("<[^<>]+>", text))} - {"", "]", "}"}
 
 
 def tags_with_schemas(part: Any) -> list[dict[str, Any]]:

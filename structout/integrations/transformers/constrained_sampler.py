@@ -13,7 +13,7 @@ import torch
 
 from structout.masks.batch import MaskBatch
 from structout.ops.masked_sample import masked_sample
-from structout.ops.sampler import SamplingParams, op_arguments
+from structout.ops.sampler import DeviceMasks, SamplingParams, op_arguments
 from structout.ops.token_logprobs import log_kept
 from structout.scheduler.manager import StructuredOutputManager
 
@@ -145,13 +145,12 @@ class ConstrainedSampler:
         with self._measure("mask copy"):
             # An id without a mask, None among them, leaves its row free.
             request_ids = cast("list[str]", [row.request_id for row in rows])
-            mask_rows = masks.rows_for(request_ids, counts).to(logits.device, non_blocking=True)
-            bitmask = masks.to(logits.device)
+            device_masks = DeviceMasks.of(masks, request_ids, logits.device, counts)
         noise = {} if self._is_greedy else _noise_of(rows, counts, logits.device)
         with self._measure("mask and draw"):
-            drawn = masked_sample(logits, bitmask, mask_rows, **self._arguments | noise)
+            drawn = masked_sample(logits, device_masks.bitmask, device_masks.rows, **self._arguments | noise)
         if self._log_weights is not None:
-            kept = log_kept(logits, bitmask, mask_rows, temperature=self._arguments["temperature"])
+            kept = log_kept(logits, device_masks.bitmask, device_masks.rows, temperature=self._arguments["temperature"])
             for row, log_weight in zip(rows, kept.tolist(), strict=True):  # without drafts
                 self._log_weights[row.index] += log_weight
         token_ids = iter(drawn.tolist())

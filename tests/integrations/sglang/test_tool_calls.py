@@ -19,7 +19,7 @@ from structout.constraints.tools.call_formats import TOOL_FORMATS
 from structout.grammar.native.backend import NativeBackend
 from structout.integrations.client_tags import as_parsers_read, current_structural_tag
 from support.tag_walks import VOCABULARY, drawn_texts
-from support.tool_calls import TEN, as_openai_tools, check_call, read_calls
+from support.tool_calls import TEN, as_openai_tools, check_call, marks_of, read_calls
 
 # SGLang's tags of other formats hold no schemas, or their calls are JSON constraints.
 PARSERS = ("qwen25", "hermes", "llama3", "qwen3_coder", "deepseekv32", "kimi_k2")
@@ -59,8 +59,8 @@ LEFT_OUT = {
     "mimo": ("measure",),
     "minimax": ("measure", "get_weather"),
 }
-# What the parsers lose, whoever writes it, in one piece and in streams.
 AROUND_DSML = r"string=\"true\">\s|\s</｜DSML｜ ?parameter>"  # whitespace around a string
+# What the parsers lose, whoever writes it, in one piece and in streams.
 LOST_AT_ONCE = {
     "llama": r"(?s).+\{\"name\"|[^}]$",  # a call beside a text or another one
     "glm_4_7": r"<tool_call>\w+\n|<arg_value>\s*\"",  # a line break behind the name, quotes of a string
@@ -147,8 +147,7 @@ def test_parsers_read_the_calls_of_our_formats(tool_format, choice, num_cases):
     constraint = params.constraint()
     config = StructuredOutputsConfig(any_whitespace=False)
     grammar = NativeBackend.from_config(VOCABULARY, config, None).compile(constraint).grammar
-    around = (form.trigger, form.end, *(form.section or ()), *form.excluded)
-    marks = {mark.strip() for text in around for mark in (text, *re.findall("<[^<>]+>", text))} - {"", "]", "}", ")"}
+    marks = marks_of(form) - {")"}
     num_calls, num_texts = 0, num_cases(80, long=300, full=2_000)
     for text in drawn_texts(grammar, json.loads(constraint.spec), f"{tool_format} {choice}", num_texts):
         calls = [(call.name, call.arguments) for call in params.parse_tool_calls(text)]

@@ -2,7 +2,6 @@
 parsers."""
 
 import json
-import re
 
 import jsonschema
 import pytest
@@ -23,7 +22,7 @@ from structout.integrations.client_tags import as_parsers_read
 from structout.integrations.vllm import request_params
 from support.tag_walks import VOCABULARY, drawn_texts
 from support.tokenizers_on_the_spot import byte_level, with_tokens
-from support.tool_calls import TEN, as_openai_tools, check_call, read_calls
+from support.tool_calls import TEN, as_openai_tools, check_call, marks_of, read_calls
 
 PARSERS = (
     "hermes llama3_json qwen3_coder step3p5 mimo longcat glm47 ling3 minimax_m2 deepseek_v3 deepseek_v31 deepseek_v32 "
@@ -31,11 +30,13 @@ PARSERS = (
 ).split()
 # Its streams lose calls after a text and calls without arguments, whoever writes them.
 READS_NO_STREAMS = ("llama3_json",)
-# Read the string "null" as null where the schema allows both, whoever writes it, but
+# Reads the string "null" as null where the schema allows both, whoever writes it, but
 # not in streams.
-READS_NULL_IN_QUOTES = ("plamo3", "mistral", "gemma4", "kimi_k2")
-# Lose calls beside text. By parser: what an answer without text begins and ends with.
-READS_NO_CALL_BESIDE_TEXT = {"pythonic": ("[", "]"), "llama3_json": ("{", "}")}
+READS_NULL_IN_QUOTES = ("plamo3",)
+# These do so with our formats.
+READS_NULL_AT_ONCE = ("mistral", "gemma4", "kimi_k2")
+READS_NO_CALL_BESIDE_TEXT = ("pythonic",)
+READS_NO_CALL_BESIDE_BRACES = ("llama3_json",)
 # vLLM's parsers for formats of structout.
 OWN_FORMATS = {
     "hermes": "hermes",
@@ -169,19 +170,20 @@ def test_parsers_read_the_calls_of_our_formats(tool_format, choice, tokenizer, n
     params = OurParams(tools=tools, tool_choice=choice, tool_format=tool_format)
     constraint = params.constraint()
     grammar = NativeBackend.from_config(VOCABULARY, OurConfig(any_whitespace=False), None).compile(constraint).grammar
-    around = (form.trigger, form.end, *(form.section or ()), *form.excluded)
-    marks = {mark.strip() for text in around for mark in (text, *re.findall("<[^<>]+>", text))} - {"", "]", "}"}
-    begin, end = READS_NO_CALL_BESIDE_TEXT.get(name, ("", ""))
+    marks = marks_of(form)
     num_calls, num_texts = 0, num_cases(80, long=300, full=2_000)
     for text in drawn_texts(grammar, json.loads(constraint.spec), f"{tool_format} {choice}", num_texts):
         calls = [(call.name, call.arguments) for call in params.parse_tool_calls(text)]
         if any(mark in json.dumps(arguments, ensure_ascii=False) for _, arguments in calls for mark in marks):
             continue
-        if not (text.startswith(begin) and text.endswith(end)):
+        if name in READS_NO_CALL_BESIDE_TEXT and not (text.startswith("[") and text.endswith("]")):
+            continue
+        num_braces = sum(1 + json.dumps(arguments).count("{") for _, arguments in calls)
+        if name in READS_NO_CALL_BESIDE_BRACES and text.count("{") > num_braces:
             continue
         read = [(called, json.loads(arguments)) for called, arguments in read_at_once(name, tokenizer, request, text)]
-        if name in READS_NULL_IN_QUOTES:
-            read, calls = ([(called, with_null(each, TEN[called])) for called, each in made] for made in (read, calls))
+        if name in READS_NULL_AT_ONCE:
+            calls = [(called, with_null(arguments, TEN[called])) for called, arguments in calls]
         assert read == calls, text
         num_calls += len(calls)
         if num_calls >= num_cases(8, long=200, full=500):
